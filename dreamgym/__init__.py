@@ -1,6 +1,7 @@
 """DreamGym: train and test LLM agents against a simulated environment that speaks MCP.
 
-The types are here at once, the verbs when they are first named: importing it costs pydantic and the standard library.
+The core types are imported at once, all other names at their first use. So `import dreamgym` loads only pydantic and
+the standard library.
 
     async with dreamgym.open_worlds("coin", against="dream", model="nearest") as worlds:
         environment = worlds.create("mine")
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# packages that report their use over the network read this when they are imported: onnxruntime, which also leaves a
-# device's id in the user's cache, and huggingface_hub, for TRL, transformers and datasets
+# These packages report their use over the network unless the variable is set when they are imported: onnxruntime,
+# which also leaves a device id in the user's cache, and huggingface_hub, which TRL, transformers and datasets use.
 for _switch in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY"):
     os.environ.setdefault(_switch, "1")
 

@@ -1,9 +1,9 @@
-"""A run's spending on language models: what it may spend at most, and what it has spent.
+"""A run's spending on language models: its limit, and what it has spent so far.
 
-One run has one ledger, a file that its processes share: whoever asks a model first reserves the most that the call can
-cost, and settles with what it did cost. So neither questions at the same time nor several processes pass the limit.
-Remembered answers are no calls. What is not known counts as spent: a call that failed in the middle counts as the most
-that it can have cost, and an endpoint that tells no tokens is not asked again if money or tokens are limited.
+One run has one ledger, a file that its processes share. Before a call, the caller reserves the most that the call can
+cost; after it, the caller settles with the real cost. So concurrent calls, even of several processes, stay within the
+limit. Cached answers do not count as calls. Unknown usage counts as spent: a call that failed midway counts as the most
+that it can have cost, and an endpoint that reports no tokens is not asked again if dollars or tokens are limited.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dreamgym.prices import PRICE_VARIABLE, Price, price_of
 from dreamgym.types import Frozen, JsonObject, TokenUsage
 
 LEDGER_VARIABLE = "DREAMGYM_LEDGER"
-"""Names the ledger's file to the processes that a run starts."""
+"""Environment variable with the path of the ledger's file, for the processes that a run starts."""
 AGAIN_S = 0.02
 MESSAGE_TOKENS = 16
 """Tokens that a server's chat template may put around a message."""
 LONGEST = 40
-"""Characters of a budget."""
+"""Most characters of a budget."""
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +55,14 @@ class Limit(Frozen):
 
 
 class Spent(TokenUsage):
-    """What was spent so far."""
+    """The calls, tokens and dollars that were spent so far."""
 
     calls: int = 0
-    """Answered calls, those that failed in the middle included."""
+    """Answered calls, including those that failed midway."""
     untold: int = 0
-    """Calls among them whose tokens are not known."""
+    """How many of the calls have no known tokens."""
     dollars: float | None = 0.0
-    """Bill of the calls whose tokens are known; None if the price of a model is not known."""
+    """Cost of the calls whose tokens are known; None if the price of a model is not known."""
 
     def __str__(self) -> str:
         if not self.calls:
@@ -84,10 +84,10 @@ def worded(amount: float, unit: Unit) -> str:
 
 
 def read_limit(text: str) -> Limit:
-    """The limit that `5.00`, `200k tokens` or `300 calls` means.
+    """Parse a budget such as `5.00`, `200k tokens` or `300 calls`.
 
     Raises:
-        InvalidInput: it means nothing.
+        InvalidInput: the text is not a budget.
     """
     found = re.fullmatch(r"\s?\$?(\d{1,12}(?:\.\d{1,6})?) ?([kKmM]?) ?(\$|[A-Za-z]{0,7})\s?", text[: LONGEST + 1])
     unit = _UNITS.get(found[3].lower()) if found else None
@@ -104,11 +104,11 @@ class _Book(BaseModel):
     limit: Limit | None
     spent: Spent = Spent()
     held: float = 0.0
-    """The most that calls can have cost whose bill is not known, in the unit of the limit."""
+    """The most that calls with unknown usage can have cost, in the unit of the limit."""
     reserved: dict[int, float] = {}
-    """The most that running calls can cost, by their process."""
+    """The most that running calls can cost, by process id."""
     refused: str | None = None
-    """Why a call was refused; None if none was."""
+    """Why a call was refused; None if no call was refused."""
 
     @property
     def used(self) -> float:
@@ -123,8 +123,8 @@ class Ledger:
     """The file in which the processes of a run write what they reserve and spend.
 
     Args:
-        path: of the file, which `open_ledger` makes.
-        is_own: this process has opened it, and none that started this one.
+        path: path of the file, which `open_ledger` creates.
+        is_own: True if this process opened the ledger, not a process that started this one.
     """
 
     def __init__(self, path: Path, *, is_own: bool = False) -> None:
@@ -133,12 +133,12 @@ class Ledger:
 
     @property
     def limit(self) -> Limit | None:
-        """The budget; None: nothing is limited."""
+        """The budget; None if nothing is limited."""
         return self._read().limit
 
     @property
     def spent(self) -> Spent:
-        """What all processes have spent so far."""
+        """Total spending of all processes so far."""
         return self._read().spent
 
     def check(self) -> None:
@@ -147,13 +147,13 @@ class Ledger:
             raise BudgetSpent(refused)
 
     def reserve(self, amount: float) -> bool:
-        """Set aside the most that a call can cost. False: not before calls that are running have settled.
+        """Reserve the most that a call can cost. False if the caller must wait until running calls have settled.
 
         Args:
-            amount: in the unit of the limit.
+            amount: the most that the call can cost, in the unit of the limit.
 
         Raises:
-            BudgetSpent: the call could pass the limit.
+            BudgetSpent: the call could exceed the limit.
         """
         with self._open() as book:
             if book.limit is None:
@@ -175,12 +175,12 @@ class Ledger:
         raise BudgetSpent(book.refused)
 
     def settle(self, reserved: float, spent: Spent | None, *, held: float = 0.0) -> None:
-        """Give back what was reserved, and write what was spent instead.
+        """Release a reservation, and record what was spent instead.
 
         Args:
-            reserved: as it was reserved.
-            spent: by one call; None: nothing.
-            held: the most that the call can have cost, if nobody knows what it did.
+            reserved: the reserved amount.
+            spent: spending of one call; None if it spent nothing.
+            held: the most that the call can have cost, if its real cost is not known.
         """
         with self._open() as book:
             left = book.reserved.get(os.getpid(), 0.0) - reserved
@@ -197,7 +197,7 @@ class Ledger:
                 )
 
     def refuse(self, reason: str) -> BudgetSpent:
-        """Note that calls are refused from now on; the error to raise."""
+        """Record that calls are refused from now on, and return the error to raise."""
         with self._open() as book:
             book.refused = reason
         return BudgetSpent(reason)
@@ -208,7 +208,7 @@ class Ledger:
 
     @contextmanager
     def _open(self) -> Iterator[_Book]:
-        """The book, locked against other processes, and written if it has changed."""
+        """The book, locked against other processes. It is written back if it has changed."""
         with self._path.open("r+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             text = file.read()
@@ -231,22 +231,22 @@ def _is_alive(process: int) -> bool:
 
 
 def check_budget() -> None:
-    """Raises BudgetSpent if a call of this run was refused, in whatever process: what was played since is not whole."""
+    """Raises BudgetSpent if any process of this run was refused a call: episodes since then are incomplete."""
     if (ledger := current_ledger()) is not None:
         ledger.check()
 
 
 @contextmanager
 def open_ledger(budget: str | None) -> Iterator[Ledger]:
-    """The ledger of what is asked until this ends, in this process and those that it starts.
+    """Open the ledger of all calls inside the `with` block, in this process and those that it starts.
 
-    Without a budget of its own, a process that another run started writes into that one's.
+    A process that another run started uses the ledger of that run, unless it has a budget of its own.
 
     Args:
-        budget: `5.00`, `200k tokens` or `300 calls`; None: nothing is limited.
+        budget: `5.00`, `200k tokens` or `300 calls`; None if nothing is limited.
 
     Raises:
-        InvalidInput: the budget means nothing.
+        InvalidInput: the text is not a budget.
     """
     limit = None if budget is None else read_limit(budget)
     outer = os.environ.get(LEDGER_VARIABLE)
@@ -267,20 +267,22 @@ def open_ledger(budget: str | None) -> Iterator[Ledger]:
 
 
 def current_ledger() -> Ledger | None:
-    """The ledger of the run that this process belongs to; None if nobody keeps one."""
+    """The ledger of the run that this process belongs to; None if the run has none."""
     path = os.environ.get(LEDGER_VARIABLE)
     return Ledger(Path(path)) if path else None
 
 
 def metered(llm: LLM, model: str) -> LLM:
-    """The model with its calls in the ledger of the run; itself if nobody keeps one, or if it meters itself.
+    """The model, with its calls counted in the ledger of the run.
+
+    A model that meters itself gets a meter. All others are wrapped. Without a ledger, the model is returned unchanged.
 
     Args:
         llm: the model.
-        model: its name as in `--model`, for its price.
+        model: its name as in `--model`, to look up its price.
 
     Raises:
-        InvalidInput: money is limited and nobody knows what the model costs.
+        InvalidInput: dollars are limited and the model's price is not known.
     """
     ledger = current_ledger()
     if ledger is None:
@@ -301,33 +303,33 @@ def metered(llm: LLM, model: str) -> LLM:
 
 @runtime_checkable
 class MetersItself(Protocol):
-    """A model that asks its endpoint several times for one answer, and sends each request in a `call_through`."""
+    """A model that sends several requests for one answer, each inside of a `call_through`."""
 
     meter: Meter | None
 
 
 @dataclass
 class MeteredCall:
-    """One request to an endpoint: what came of it."""
+    """The usage of one request to an endpoint."""
 
     used: TokenUsage | None = None
-    """None if its tokens are not known."""
+    """Tokens of the request; None if they are not known."""
     is_free: bool = False
-    """True if it is certain that nothing is billed: it was refused, or never arrived."""
+    """True if nothing is billed for certain: the request was refused, or never arrived."""
 
     def answered(self, usage: TokenUsage) -> None:
-        """Take the usage of the answer; one that counts nothing is not known."""
+        """Record the usage of the answer. A usage without any prompt or completion tokens counts as not known."""
         self.used = usage if usage.is_told else None
 
 
 class Meter:
-    """Lets requests to one model through as long as the budget of the run pays for the most that each can cost.
+    """Allows requests to one model as long as the budget of the run covers the most that each can cost.
 
     Args:
-        model: its name as in `--model`.
-        ledger: of the run.
-        limit: of the ledger.
-        price: of the model's tokens; None: not known, so that only tokens or calls can be limited.
+        model: name of the model as in `--model`.
+        ledger: ledger of the run.
+        limit: limit of the ledger.
+        price: price of the model's tokens; None if it is not known, so that only tokens or calls can be limited.
     """
 
     def __init__(self, model: str, ledger: Ledger, limit: Limit | None, price: Price | None) -> None:
@@ -337,23 +339,25 @@ class Meter:
         self._price = price
         self._first = asyncio.Lock()
         self._is_known = limit is None or limit.unit == "calls"
-        """Its usage need not be known, or was told once."""
+        """True if the model's usage need not be known, or was reported once."""
         self._silence: str | None = None
-        """Why it is not asked again; None unless it told no usage."""
+        """Why the model is not asked again; None unless it reported no usage."""
         self._is_refused = False
-        """The budget has refused a call, and the log says so."""
+        """True if the budget has refused a call, and the log has a warning."""
 
     @asynccontextmanager
     async def call(self, room: TokenUsage) -> AsyncIterator[MeteredCall]:
-        """A request, which is made inside; its usage is told to the call. What fails inside may have been billed.
+        """Meter the request that is made inside of the `with` block, which passes its usage to `MeteredCall.answered`.
+
+        A request that fails inside of the block may have been billed.
 
         Args:
-            room: the most tokens that it can have.
+            room: the most tokens that the request can have.
 
         Raises:
-            BudgetSpent: it could pass the limit, or its endpoint tells no tokens and they are limited.
+            BudgetSpent: the request could exceed the limit, or its usage is limited and the endpoint reports none.
         """
-        # of an endpoint that tells no tokens one request has to show it, not all at once
+        # Until usage was reported once, requests go one at a time: if none is reported, only one has an unknown cost.
         is_first = not self._is_known and await self._first.acquire()
         if is_first and self._is_known:
             self._first.release()
@@ -386,7 +390,7 @@ class Meter:
         self._is_known = self._is_known or is_told
 
     async def _reserve(self, room: TokenUsage) -> float:
-        """Wait until the budget has room for this, and reserve it; the amount. Raises BudgetSpent."""
+        """Wait until the budget has room for a request, and return the reserved amount. Raises BudgetSpent."""
         amount = self._amount(room)
         if self._silence is not None:
             raise BudgetSpent(self._silence)
@@ -402,7 +406,7 @@ class Meter:
         return amount
 
     def _amount(self, usage: TokenUsage) -> float:
-        """In the unit of the limit."""
+        """The usage in the unit of the limit."""
         if self._limit is None:
             return 0.0
         if self._limit.unit == "calls":
@@ -412,7 +416,11 @@ class Meter:
         return self._price.of(usage) if self._price is not None else 0.0
 
     def _bill(self, usage: TokenUsage | None) -> Spent:
-        """The bill of one call; None: nobody knows its tokens."""
+        """The spending of one call.
+
+        Args:
+            usage: tokens of the call; None if they are not known.
+        """
         known = TokenUsage.total([] if usage is None else [usage])
         dollars = None if self._price is None else self._price.of(known)
         return Spent(**known.model_dump(), calls=1, untold=usage is None, dollars=dollars)
@@ -420,7 +428,7 @@ class Meter:
 
 @asynccontextmanager
 async def call_through(meter: Meter | None, room: TokenUsage) -> AsyncIterator[MeteredCall]:
-    """A request through a meter; without one, nobody counts it. Raises BudgetSpent."""
+    """Meter a request. Without a meter, the request is not counted. Raises BudgetSpent."""
     if meter is None:
         yield MeteredCall()
         return
@@ -429,11 +437,11 @@ async def call_through(meter: Meter | None, room: TokenUsage) -> AsyncIterator[M
 
 
 class MeteredLLM:
-    """A language model of which each question is one request to its endpoint, through a meter.
+    """A language model with a meter. Each question is one request to its endpoint.
 
     Args:
-        llm: is asked; closed together with this one.
-        meter: of the model.
+        llm: the model that is asked. It is closed together with this one.
+        meter: meter of the model.
     """
 
     def __init__(self, llm: LLM, meter: Meter) -> None:
@@ -458,7 +466,7 @@ class MeteredLLM:
         """The model's answer.
 
         Raises:
-            BudgetSpent: the call could pass the limit, or the endpoint tells no tokens and they are limited.
+            BudgetSpent: the call could exceed the limit, or its usage is limited and the endpoint reports none.
             EnvironmentUnavailable: the model cannot be reached, refused or took too long.
         """
         texts = [*(message.content for message in messages), "" if schema is None else json.dumps(schema)]
@@ -470,12 +478,12 @@ class MeteredLLM:
         return completion
 
     async def check_reachable(self) -> None:
-        """As the model itself does. Raises EnvironmentUnavailable."""
+        """Call the model's own check, if it has one. Raises EnvironmentUnavailable."""
         if isinstance(self._llm, Reachable):
             await self._llm.check_reachable()
 
     async def ping(self) -> None:
-        """As the model itself does; no model is asked. Raises EnvironmentUnavailable."""
+        """Call the model's own ping, if it has one; it asks no question. Raises EnvironmentUnavailable."""
         if isinstance(self._llm, Pingable):
             await self._llm.ping()
 
@@ -484,11 +492,11 @@ class MeteredLLM:
 
 
 def room_of(texts: Iterable[str], max_tokens: int) -> TokenUsage:
-    """The most tokens of a request: no tokenizer makes more of a text than it has bytes.
+    """The most tokens that a request can have: no tokenizer makes more tokens of a text than the text has bytes.
 
     Args:
-        texts: all that is sent, each message and the schema.
-        max_tokens: room for the answer with its thoughts.
+        texts: all texts that are sent: each message, and the schema.
+        max_tokens: the most tokens of the answer, including its thinking.
     """
     sent = sum(len(text.encode()) + MESSAGE_TOKENS for text in texts)
     return TokenUsage(prompt_tokens=sent, completion_tokens=max_tokens)

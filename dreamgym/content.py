@@ -60,7 +60,7 @@ def with_stand_ins(observation: str, recorded: Iterable[JsonObject]) -> list[Jso
     """
     stand_ins: dict[str, JsonObject] = {}
     for block in recorded:
-        if block.keys() != {"type", "text"}:  # a text with annotations too
+        if block.keys() != {"type", "text"}:  # also text blocks with annotations
             stand_ins.setdefault(_line(block), block)
     lines = observation.split("\n")
     if not stand_ins.keys() & set(lines):

@@ -36,7 +36,7 @@ class Encoder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever the same text would give another vector; vectors of two fingerprints never mix."""
+        """Changes whenever the same text would give another vector. Vectors of two fingerprints are never mixed."""
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts; shape (len(texts), dim), rows of unit length. Blocking: call it in a thread."""
@@ -61,7 +61,7 @@ def set_cosine(grams_a: frozenset[str], grams_b: frozenset[str]) -> float:
 
 
 REMEMBERED_CHARACTERS = 4000
-"""Length of a text whose trigrams are cached. Interned, they take 60 kB at most."""
+"""Longest text whose trigrams are cached. Interned, they take 60 kB at most."""
 
 
 def trigram_set(text: str) -> frozenset[str]:
@@ -125,7 +125,7 @@ class TrigramEncoder:
 BATCH_CHARACTERS = 1_000_000
 """How many characters are hashed at once: some 50 MB of working memory."""
 TABLE = 2**22
-"""Numbers below this are numbered through a table, larger ones by sorting, which takes ten times as long."""
+"""Values below this are numbered with a lookup table, larger ones by sorting, which takes ten times as long."""
 
 
 def _padded(text: str) -> str:
@@ -163,9 +163,9 @@ def _slot(gram: str, dim: int) -> tuple[int, int]:
 
 
 def load_encoder(name: str | None = None) -> Encoder:
-    """The encoder of this name; without a name, the one that the variable DREAMGYM_ENCODER names.
+    """The encoder of this name; without a name, the one in the environment variable DREAMGYM_ENCODER.
 
-    If neither names one: `minilm` if its packages are installed, else `trigram` with a line on stderr.
+    If neither is given: `minilm` if its packages are installed, else `trigram` with a line on stderr.
 
     Raises:
         UnknownName: no encoder is registered under this name; the message lists the registered ones.

@@ -72,15 +72,15 @@ class EnvironmentSpec(Frozen):
     mirror: Mirror = Mirror()
     """Answers of the real server other than `tools/list` and tool calls."""
     redact: RedactionRules | None = None
-    """Redaction rules of the recordings, also applied to the calls of a simulation; None: nothing is redacted."""
+    """Redaction rules of the recordings, also applied to the calls of a simulation; None if nothing is redacted."""
     max_steps: int = Field(default=50, ge=1)
     deterministic: bool = False
     """True if a task always has the same hidden facts, so that recordings of one task complete each other."""
     ends_itself: bool | None = None
-    """True if the environment ends an episode as soon as its task is accomplished. None: true for text environments and
-    registered ones, false for MCP servers."""
+    """True if the environment ends an episode as soon as its task is accomplished. None means True for text
+    environments and registered ones, and False for MCP servers."""
     state: StateSchema | None = None
-    """Schema of explicit states; None: states are texts."""
+    """Schema of explicit states; None if states are texts."""
     tasks: tuple[Task, ...] = ()
     adapter: str | None = None
     """Name of the real environment in the entry-point group `dreamgym.environments`."""
@@ -126,7 +126,7 @@ class EnvironmentSpec(Frozen):
 
     @property
     def has_views(self) -> bool:
-        """True for a server that tells no state: what its tools answer is all that is known of its world."""
+        """True for a server that reports no state: the answers of its tools are all that is known of its world."""
         return self.state is None and self.text_argument is None
 
     @property
@@ -248,7 +248,7 @@ def load_spec(name_or_folder: str) -> EnvironmentSpec:
     if folder.is_dir():
         raise InvalidInput(f"{folder} is no environment folder: it has no env.toml")
     spec = load_real(name_or_folder).spec
-    # an environment can be found again under the name that it was found under, whatever its spec says of a place
+    # the name finds the environment again; an adapter in the spec does so too, unless the name is a place
     is_known = spec.adapter is not None and ":" not in name_or_folder
     return spec if is_known else spec.model_copy(update={"adapter": name_or_folder})
 
@@ -279,7 +279,7 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
         try:
             make = from_place("environment", name)
         except InvalidInput as error:
-            # An adapter that moved within its package kept its name: an env.toml may still say where it was.
+            # An adapter that moved within its package kept its name. An env.toml may still have its old place.
             point = found.get(name.rpartition(":")[2])
             if point is None or point.value == name or point.module.split(".")[0] != name.split(".", maxsplit=1)[0]:
                 raise
@@ -293,7 +293,7 @@ def from_place(kind: str, name: str) -> Any:
     place, _, function = name.rpartition(":")
     try:
         if place.endswith(".py"):
-            # by its path, so that it hides no other module; dataclasses look their module up
+            # under its path, so that it hides no other module; in sys.modules, where dataclasses look their module up
             description = importlib.util.spec_from_file_location(str(Path(place).resolve()), place)
             assert description is not None
             assert description.loader is not None
@@ -343,7 +343,7 @@ def read_jsonl(path: Path, model: type[Row]) -> list[Row]:
 
 
 MAX_FAULTS = 1_000
-"""Faults of a validation error that are formatted at most. pydantic formats all or none; a megabyte takes 0.25 s."""
+"""Most faults of a validation error that are formatted. pydantic formats all or none; a megabyte takes 0.25 s."""
 
 
 def first_reason(error: Exception) -> str:

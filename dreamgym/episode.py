@@ -1,6 +1,6 @@
 """Plays one episode of one agent and records its trajectory.
 
-This module knows no policy and no tokens. If the environment fails, the trajectory carries the error.
+This module does not deal with policies and tokens. If the environment fails, the trajectory carries the error.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dreamgym.types import (
 Agent = Callable[[str, str, str], Awaitable[str]]
 """An agent in any framework: `async (task, mcp_url, policy_url) -> answer`.
 
-An agent that asks no chat model is loaded from a function of `(task, mcp_url)`.
+`load_agent` also accepts a function of `(task, mcp_url)`, for an agent that uses no chat model.
 """
 
 
 def load_agent(name: str) -> Agent:
-    """The agent of an entry point, `module:function` or `file.py:function`. Raises UnknownName for any other name."""
+    """Load an agent by entry point, `module:function` or `file.py:function`. Raises UnknownName for any other name."""
     found = {point.name: point for point in entry_points(group="dreamgym.agents")}
     if name not in found and ":" not in name:
         raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")
@@ -48,7 +48,7 @@ def load_agent(name: str) -> Agent:
 
 
 def check_policy_url(agent: Agent, policy_url: str | None) -> str:
-    """The endpoint of the agent's chat model; an empty text for an agent that can do without.
+    """The endpoint of the agent's chat model; an empty text for an agent that does not need one.
 
     Raises:
         InvalidInput: the agent needs a chat model, and there is no endpoint.

@@ -46,7 +46,7 @@ class MissingPackage(InvalidInput):
 
 
 def install_command(extra: str) -> str:
-    """What to do to get an optional package. The package is on no index yet, so it is installed from its clone."""
+    """How to install an optional package. The project is not on an index yet, so it is installed from its clone."""
     return f"pip install -c constraints.txt '.[{extra}]', in the clone of this project"
 
 
@@ -74,7 +74,7 @@ class PredictionError(EnvironmentUnavailable):
 
 
 class MalformedAnswer(PredictionError):
-    """A language model answered, and was asked again, and neither answer was valid."""
+    """A language model was asked twice, and neither answer was valid."""
 
 
 class NotRecorded(PredictionError):
@@ -94,4 +94,4 @@ class StoreError(DreamGymError):
 
 
 class StaleEpisode(DreamGymError):
-    """Another writer was faster: read the episode again and decide anew."""
+    """Another writer was faster: read the episode again, then decide again."""

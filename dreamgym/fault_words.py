@@ -1,8 +1,8 @@
 """The words in which a server refuses faulty arguments: learned from its recorded refusals, and used for new calls.
 
-Words are learned by kind of fault: the schema's keyword, the types that the field may have, and so on. In them the
-names of the field and of the tool, the schema's limit and the field's value are gaps. A text that shows anything else
-of its call is not used again, and a kind that was refused in two ways has no words.
+Words are learned for each kind of fault: the schema's keyword, the types that the field may have, and so on. They have
+gaps for the names of the field and of the tool, the schema's limit and the field's value. A text that shows anything
+else of its call is not used. A kind of fault that was refused in two ways has no words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dreamgym.types import ToolCall
 
 _GAP = re.compile(r"\{(field|limit|value|tool)\}")
 _PER_VALUE = {"enum", "const", "anyOf", "oneOf", "allOf", "not", "format", "pattern"}
-"""Keywords whose refusals may quote or depend on all that the schema says there."""
+"""Keywords whose refusals may quote the whole value of the keyword in the schema, or depend on it."""
 
 
 def reason_in_words(
@@ -27,10 +27,10 @@ def reason_in_words(
     """Why the server refuses a call, in its own words; None if they are not known.
 
     Args:
-        schema: of the tool's arguments.
+        schema: schema of the tool's arguments.
         action: the call.
-        words: what `learned` returned.
-        tells_all: the server tells several faults of a call, each in a line.
+        words: the words by kind of fault, from `learned`.
+        tells_all: True if the server lists several faults of a call, one in a line.
     """
     faults = schema.field_faults(action.arguments)
     if not faults or (len(faults) > 1 and not tells_all):
@@ -51,10 +51,10 @@ def reason_in_words(
 
 
 def learned(refused: Iterable[tuple[Schema, ToolCall, str]]) -> tuple[dict[str, str], bool]:
-    """The words by kind of fault, and True if a refusal told several faults.
+    """The words by kind of fault, and True if a refusal listed several faults.
 
     Args:
-        refused: of each recorded refusal the schema of the arguments, the call, and the reason that was given.
+        refused: for each recorded refusal, the schema of the arguments, the call, and the reason that was given.
     """
     words: dict[str, str] = {}
     contradicted = set()
@@ -77,7 +77,7 @@ def learned(refused: Iterable[tuple[Schema, ToolCall, str]]) -> tuple[dict[str, 
 
 
 def _kind(fault: FieldFault) -> str:
-    """What the words of a refusal depend on."""
+    """The kind of a fault: all that the words of a refusal depend on."""
     parts = [fault.keyword, fault.types]
     if fault.keyword == "type":
         parts.append(_type(fault.value))
@@ -87,7 +87,7 @@ def _kind(fault: FieldFault) -> str:
 
 
 def _with_gaps(line: str, fault: FieldFault, action: ToolCall, schema: Schema) -> str | None:
-    """The text with gaps for what may differ; None if it shows more of the call than these."""
+    """The text with gaps for the values that may differ; None if it shows anything else of the call."""
     if _GAP.search(line) or len(_found(fault.field, line)) != 1:
         return None
     gaps = {fault.field: "{field}", action.name: "{tool}"}

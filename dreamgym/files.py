@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and files that are appended to, each for its owner alone."""
+"""Writes files whole or not at all, and opens files to append to. Only the owner may read new files."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from pathlib import Path
 
 
 def open_to_append(path: Path) -> int:
-    """A file descriptor to read and to append with. A new file is its owner's alone.
+    """Open a file to read and to append to, and return its descriptor. Only its owner may read a new file.
 
     Raises:
-        OSError: it cannot be opened, or is a link: what is recorded would end up where somebody else wants it.
+        OSError: the file cannot be opened. Links are refused: somebody else could redirect the recordings with one.
     """
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Replace a file in one go, and only if its content changes. Others may do the same at the same time.
+    """Replace a file in one step, and only if its content changes. Several processes may do so at the same time.
 
-    The new file is its owner's alone, and takes the place of a link. A process that is killed leaves the old file.
+    Only its owner may read the new file. A link is replaced, not followed. If the process is killed, the old file
+    stays.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     encoded = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == encoded:

@@ -1,10 +1,10 @@
-"""What the tasks of an environment ask for: the hook that decides and words goals over the states of its reader.
+"""Goals of an environment's tasks: the hook that checks and proposes goals over the states of its reader.
 
     goals = installed_real(spec).goals  # an attribute of the adapters that have the hook
     check = goals.check("Your task is to: put a clean mug in desk.", start)    # a JSON Schema, as metadata.success
-    proposals = goals.proposals(start, shown)                                  # what else could be asked for here
+    proposals = goals.proposals(start, shown)                                  # other goals for this start
 
-A goal is a fact about the state. What leads to it is nowhere: whether it can be reached, a player finds out.
+A goal is a condition on the state, without a way to reach it. Only a play shows whether it can be reached.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ from dreamgym.types import JsonObject, ToolCall
 
 
 class ProposedGoal(NamedTuple):
-    """Something that could be asked for."""
+    """A goal that a new task could have."""
 
     instruction: str
-    """In the environment's own words."""
+    """Instruction of the task, in the environment's own words."""
     metadata: JsonObject
-    """Fields of the task's metadata that this goal has of its own."""
+    """Fields that this goal adds to the task's metadata."""
 
 
 class Goals(Protocol):
-    """The hook of an environment, beside its reader."""
+    """Hook of an environment that also has a reader."""
 
     @property
     def behaviour(self) -> str:
-        """A behaviour of the environment that knows what an agent reads, and mostly reaches a goal that can be."""
+        """Name of a behaviour that knows only what an agent reads, and reaches most goals that can be reached."""
 
     def check(self, instruction: str, start: JsonObject) -> JsonObject | None:
-        """A JSON Schema that the state satisfies once the task is accomplished; None if no state tells that.
+        """A JSON Schema that the state satisfies once the task is accomplished; None if the state cannot show that.
 
         Args:
-            instruction: of the task.
-            start: all that is known of the world at the start, as the reader gives states.
+            instruction: instruction of the task.
+            start: state of the reader with everything that is known of the world at the start.
         """
 
     def proposals(self, start: JsonObject, shown: Sequence[JsonObject]) -> Iterator[ProposedGoal]:
-        """Goals over what is known of a world, each once; some may hold already, others may be impossible.
+        """Goals over the known part of a world, each once. Some may hold already, others may be impossible.
 
         Args:
-            start: all that is known of the world at the start.
-            shown: states of all worlds that recordings show. A goal that is like nothing in them is not worth a trial.
+            start: state of the reader with everything that is known of the world at the start.
+            shown: states of all recorded worlds. A goal that resembles nothing in them is not worth a trial.
         """
 
 
 class PageGoal(NamedTuple):
-    """Something that could be asked for in an environment of pages."""
+    """A goal that a new task in an environment of pages could have."""
 
     instruction: str
-    """In the environment's own words."""
+    """Instruction of the task, in the environment's own words."""
     check: JsonObject
-    """A JSON Schema that the state at the end satisfies once it is done."""
+    """A JSON Schema that the state at the end satisfies if the goal is reached."""
     calls: tuple[ToolCall, ...]
-    """A way to do it, which is tried out in the dream."""
+    """Calls that should reach the goal. They are tried out in the dream."""
 
 
 class PageGoals(Protocol):
-    """The hook of an environment of pages, beside its `dreamgym.reading.PageReader`."""
+    """Hook of an environment of pages that also has a `dreamgym.reading.PageReader`."""
 
     def proposals(self, instruction: str, state: JsonObject, draw: Random) -> Iterator[PageGoal]:
-        """Other goals that are like one that was reached, each once.
+        """Goals that are similar to one that was reached, each once.
 
         Args:
-            instruction: of the task that was accomplished.
-            state: before the last step, as the reader gives states.
-            draw: gives their order.
+            instruction: instruction of the task that was accomplished.
+            state: state of the reader before the last step.
+            draw: random generator that decides the order of the goals.
         """

@@ -26,16 +26,16 @@ class Completion(TokenUsage):
     text: str
     finish_reason: Literal["stop", "length"] = "stop"
     probabilities: dict[str, float] = Field(default_factory=dict)
-    """Probabilities by the model itself, if the backend reports them: by the name of each boolean field of the schema,
-    the probability of `true`; under `tokens`, the geometric mean over the sampled tokens."""
+    """Probabilities from the model itself, if the backend reports them. Each boolean field of the schema has the
+    probability of `true` under its name; `tokens` is the geometric mean over the sampled tokens."""
     cached: bool = False
     """True if the answer came from the cache and the model was not asked."""
 
 
 class LLM(Protocol):
-    """A language model; found through `dreamgym.models` entry points by the one string `--model`.
+    """A language model. The option `--model` selects it through the entry points `dreamgym.models`.
 
-    One that sends several requests for one answer meters each of them (`dreamgym.budget.MetersItself`).
+    A model that sends several requests for one answer meters each of them (`dreamgym.budget.MetersItself`).
     """
 
     @property
@@ -63,7 +63,7 @@ class LLM(Protocol):
 
 @runtime_checkable
 class Reachable(Protocol):
-    """A model that can tell without a real question whether it can be asked at all."""
+    """A model that can check, without a real question, whether it can be asked at all."""
 
     async def check_reachable(self) -> None:
         """Raises EnvironmentUnavailable if the endpoint does not answer, or refuses the key or the model."""
@@ -71,7 +71,7 @@ class Reachable(Protocol):
 
 @runtime_checkable
 class Pingable(Protocol):
-    """A model behind an endpoint that may be away."""
+    """A model whose endpoint may be down."""
 
     async def ping(self) -> None:
         """Raises EnvironmentUnavailable if the endpoint does not answer or refuses the key. No model is asked."""

@@ -44,4 +44,4 @@ class Mirror(Frozen):
     fault_words: dict[str, str] = Field(default_factory=dict)
     """The reasons of recorded refusals, by kind of fault, with gaps; see `dreamgym.fault_words`."""
     tells_all_faults: bool = False
-    """A recorded refusal of several faults tells each of them, in a line of its own."""
+    """True if a recorded refusal of several faults lists each of them in a line of its own."""

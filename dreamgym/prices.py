@@ -1,7 +1,7 @@
-"""The price of a language model's tokens: the one that is given, else that of litellm's table.
+"""The price of a language model's tokens: the one in DREAMGYM_PRICE, else the one in litellm's table.
 
-The table is a file of the package litellm, which is read without importing it: no network, no seconds of start. A price
-that is not certain is not used: a provider's model counts only under that provider's name.
+The table is a file of the package litellm. It is read without importing the package: no network, no seconds of
+startup. An uncertain price is not used: an entry of the table counts only if it has the provider of the model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRICE_VARIABLE = "DREAMGYM_PRICE"
 TABLE = "model_prices_and_context_window_backup.json"
 MILLION = 1_000_000
 OWN_SERVERS = frozenset({"hosted_vllm", "ollama", "lm_studio"})
-"""Providers that are a server of the user's own, which bills nothing."""
+"""Providers that are a server of the user, which costs nothing."""
 IN_PROCESS = frozenset({"", "nearest", "local", "checkpoint"})
 EXPECTED = (
     "expected IN,OUT or IN,OUT,CACHED in dollars per million tokens, or MODEL=IN,OUT for one --model, with spaces"
@@ -36,7 +36,7 @@ class Price(Frozen):
     """Dollars per million prompt tokens that the endpoint had in its cache."""
 
     def of(self, usage: TokenUsage) -> float:
-        """Dollars for these tokens; thinking is billed as what is written."""
+        """Dollars for these tokens. Thinking tokens cost as much as other completion tokens."""
         new = usage.prompt_tokens - usage.cached_tokens
         dear = new * self.prompt + usage.cached_tokens * self.cached + usage.completion_tokens * self.completion
         return dear / MILLION
@@ -46,10 +46,10 @@ FREE = Price(prompt=0, completion=0, cached=0)
 
 
 def price_of(model: str) -> Price | None:
-    """The price of a model, as `--model` names it; None: nobody knows it.
+    """The price of a model by its name in `--model`; None if it is not known.
 
     Raises:
-        InvalidInput: the variable DREAMGYM_PRICE holds something else than prices.
+        InvalidInput: the variable DREAMGYM_PRICE is not a list of prices.
     """
     given = read_prices(os.environ.get(PRICE_VARIABLE, ""))
     name = model.removeprefix("litellm:")
@@ -61,7 +61,7 @@ def price_of(model: str) -> Price | None:
     if not slash:
         provider, own = "openai", name
     if provider == "openai" and os.environ.get("OPENAI_BASE_URL"):
-        return None  # it is another's endpoint, which has prices of its own
+        return None  # the endpoint of another provider, with its own prices
     table = _table()
     for key in (name, own):
         entry = table.get(key)
@@ -71,15 +71,15 @@ def price_of(model: str) -> Price | None:
 
 
 def is_in_process(model: str) -> bool:
-    """True for a model that computes in the process that asks it; the default model is one."""
+    """True for a model that runs in the process that asks it, as the default model does."""
     return model.partition(":")[0] in IN_PROCESS or Path(model).expanduser().exists()
 
 
 def read_prices(text: str) -> dict[str, Price]:
-    """The prices of the variable DREAMGYM_PRICE by model; that of all others under an empty name.
+    """Parse the variable DREAMGYM_PRICE: prices by model. The empty name has the price of all other models.
 
     Raises:
-        InvalidInput: it is no list of prices.
+        InvalidInput: the text is not a list of prices.
     """
     prices = {}
     for item in text.split():
@@ -96,7 +96,7 @@ def read_prices(text: str) -> dict[str, Price]:
 
 @cache
 def _table() -> JsonObject:
-    """The table of litellm by its names of models; empty if it is not installed."""
+    """The table of litellm, by model name; empty if litellm is not installed."""
     found = find_spec("litellm")
     for folder in found.submodule_search_locations or () if found else ():
         file = Path(folder) / TABLE
@@ -107,7 +107,7 @@ def _table() -> JsonObject:
 
 
 def _listed(entry: JsonObject) -> Price | None:
-    """The price in an entry of the table: where several may apply, the highest, as a budget must not be passed."""
+    """The price in an entry of the table. If several may apply, the highest, since a budget must not be exceeded."""
 
     def highest(*names: str) -> float | None:
         known = [float(value) for name in names if isinstance(value := entry.get(name), int | float)]

@@ -1,18 +1,18 @@
-"""Reads what an environment says as objects: typed calls, structured answers and an explicit state.
+"""Readers: they turn an environment's words into typed calls, structured answers and an explicit state.
 
 This is the paper's state mapping. A reader is a pure function of the task, the observations and the agent's own calls,
-so that the same texts give the same state in reality and in a simulation. It knows how an environment words things, and
-nothing of what a command leads to.
+so that the same texts give the same state in reality and in a simulation. It knows how an environment words things, but
+not what a command leads to.
 
     reader = reader_of(spec)
     state = reader.start(task, first)                    # after `reset`
     call = reader.call(action)                           # act("take mug 1 from desk 2") is take(thing, place)
     result = reader.result(call, environment_result)     # the answer as `structured`, and whether it was refused
     state = reader.after(state, call, result)            # after the step
-    action = reader.action(call)                         # what the environment is told for a typed call
+    action = reader.action(call)                         # the action in words, for the environment
 
-`with_readings` does this with a whole recorded trajectory. Text environments bring their own reader with the adapter.
-A server whose tools are typed already has `ServerReader`.
+`with_readings` does this with a whole recorded trajectory. The adapter of a text environment contains its reader. A
+server whose tools are typed already has `ServerReader`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory, T
 
 
 class Reader(Protocol):
-    """The hook of an environment: what its words say."""
+    """Hook of an environment that reads its words."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:
@@ -37,19 +37,19 @@ class Reader(Protocol):
         """Schema of the states. Its entities are what a policy can point at; their ids are arguments of calls."""
 
     def call(self, action: ToolCall) -> ToolCall:
-        """The typed call that an action words; the action itself if it words none."""
+        """The typed call that an action expresses; the action itself if it expresses none."""
 
     def action(self, call: ToolCall) -> ToolCall:
-        """The action that words a typed call; `call` gives the call again. Any other call is returned as it is."""
+        """The action that expresses a typed call, the inverse of `call`. Any other call is returned unchanged."""
 
     def result(self, call: ToolCall, result: StepResult) -> StepResult:
-        """The result with what it says as `structured`, nothing if it cannot be read, and `is_error` for a refusal.
+        """The result with its content as `structured`, none if it cannot be read, and with `is_error` for a refusal.
 
-        Lists are in natural order, whatever the order of the words.
+        Lists are in natural order, not in the order of the words.
 
         Args:
             call: the typed call.
-            result: of the environment.
+            result: result of the environment.
         """
 
     def observation(self, call: ToolCall, answer: JsonObject, instruction: str) -> str | None:
@@ -58,7 +58,7 @@ class Reader(Protocol):
         Args:
             call: the typed call.
             answer: the structured content.
-            instruction: of the task.
+            instruction: instruction of the task.
         """
 
     def start(self, task: Task, first: StepResult) -> JsonObject:
@@ -68,18 +68,18 @@ class Reader(Protocol):
         """The state that is known after a step; the given one is not changed.
 
         Args:
-            state: what was known before.
+            state: the state that was known before.
             call: the typed call.
-            result: as `result` returns it.
+            result: the result, as the method `result` returns it.
         """
 
 
 class PageContent(NamedTuple):
-    """What a page shows."""
+    """A page: its address and its content."""
 
     address: JsonObject
     content: JsonObject
-    """As structured content."""
+    """The content in structured form."""
 
 
 @runtime_checkable
@@ -88,28 +88,28 @@ class PageReader(Reader, Protocol):
 
     @property
     def address(self) -> str:
-        """The value of the state that is the address of the open page: an object, with its `kind` and other parts."""
+        """Name of the state's value with the address of the open page: an object with a `kind` and other parts."""
 
     @property
     def counts(self) -> Sequence[str]:
-        """The values of the state that decide what an end of the episode is worth."""
+        """Names of the state's values that decide the reward at the end of an episode."""
 
     def words(self, observation: str, state: JsonObject) -> str:
-        """The state as the environment words it beside an observation; the observation if it tells no more."""
+        """The state in the environment's words: the observation, and what else the environment reports with it."""
 
     def previews(self, content: JsonObject) -> Iterator[PageContent]:
-        """What a page tells of others, as far as it does."""
+        """Other pages, as far as this page shows their content."""
 
 
 class ServerReader:
     """The reader of an environment whose tools are typed: calls and answers are read as they are.
 
-    The state is what the server tells. If it tells none, the state holds the newest value of every field that an answer
-    showed, under the schema that was inferred from recordings; without a schema it is empty, and what is known of the
-    world are the views of `dreamgym.views`.
+    The state is the one that the server reports. If it reports none, the state has the newest value of every field that
+    an answer showed, under the schema that was inferred from recordings. Without a schema the state is empty, and all
+    that is known of the world is in the views of `dreamgym.views`.
 
     Args:
-        spec: of the server.
+        spec: spec of the server.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
@@ -146,7 +146,7 @@ class ServerReader:
 
 
 def reader_of(spec: EnvironmentSpec) -> Reader | None:
-    """The reader of an environment: its adapter's `reader`, else that of typed tools; None for words nobody reads."""
+    """The adapter's `reader`, else a ServerReader for typed tools; None for a text environment without a reader."""
     reader: Reader | None = getattr(installed_real(spec), "reader", None)
     if reader is not None:
         return reader
@@ -154,7 +154,7 @@ def reader_of(spec: EnvironmentSpec) -> Reader | None:
 
 
 def read_as(result: StepResult, answer: JsonObject | None, *, is_error: bool | None = None) -> StepResult:
-    """A result with another structured content, and another flag of errors unless that is None."""
+    """A copy of a result with another structured content, and with another `is_error` unless that is None."""
     info = {name: value for name, value in result.info.items() if name != "structured"}
     if answer is not None:
         info["structured"] = answer

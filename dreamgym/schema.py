@@ -1,7 +1,7 @@
 """Untrusted JSON Schemas: nothing is fetched, and the check of a value takes bounded time.
 
 Schemas come with recorded servers and with tasks; the values come from agents. So a `$ref` to another document is a
-fault of the schema, a pattern has a time limit, and unique items are found without comparing each with each.
+fault of the schema, patterns have a time limit, and unique items are found without comparing all pairs.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ PATTERNS_S = 0.05
 """Seconds that all patterns of a schema may take for one value."""
 SHOWN_CHARACTERS = 500
 FIELD_FAULTS = 20
-"""More faults than these are not told one by one."""
+"""If an object has more faults than this, they are not listed one by one."""
 
 _patterns_until: ContextVar[float] = ContextVar("patterns_until")
 
 
 class FieldFault(NamedTuple):
-    """What is wrong with one field of an object."""
+    """A fault of one field of an object."""
 
     field: str
     keyword: str
-    """The JSON Schema keyword that it breaks."""
+    """The JSON Schema keyword that the field violates."""
     limit: JsonValue
     """The value of the keyword in the schema."""
     types: str
@@ -73,7 +73,7 @@ class Schema:
         """True if a value is valid: `fault` without a reason. A check of common keywords takes microseconds.
 
         Raises:
-            InvalidInput: the schema cannot be followed to its end for this value.
+            InvalidInput: the schema cannot be evaluated for this value.
         """
         return self.fault(value) is None if self._test is None else self._test(value)
 
@@ -85,7 +85,7 @@ class Schema:
         return found if isinstance(found, Mapping) else {}
 
     def require_references(self) -> None:
-        """Raises InvalidInput if a reference leads out of the schema. Otherwise only values that reach it show it."""
+        """Raises InvalidInput if a reference leads out of the schema. `fault` raises only if the value leads to it."""
         contents = self._validator.schema
         dialect = contents.get("$schema") if isinstance(contents, Mapping) else None
         resource = specification_with(str(dialect), default=DRAFT202012).create_resource(contents)
@@ -104,7 +104,7 @@ class Schema:
         """The first fault of a value under this schema; None if it is valid.
 
         Raises:
-            InvalidInput: the schema cannot be followed to its end for this value.
+            InvalidInput: the schema cannot be evaluated for this value.
         """
         _patterns_until.set(monotonic() + PATTERNS_S)
         try:
@@ -123,7 +123,7 @@ class Schema:
     def field_faults(self, value: JsonObject) -> tuple[FieldFault, ...]:
         """The faults of an object, in the order of the schema's properties; unknown fields come last.
 
-        Empty if the object is valid, if a fault is not that of one field, and if there are too many.
+        Empty if the object is valid, if a fault does not belong to one field of the object, or if there are too many.
         """
         _patterns_until.set(monotonic() + PATTERNS_S)
         try:
@@ -139,7 +139,7 @@ class Schema:
 
 
 def _faults_of_fields(error: jsonschema.ValidationError, properties: Mapping[str, Any]) -> Iterator[FieldFault | None]:
-    """The faults that one error of the library stands for; None for one that is not of a single field."""
+    """The faults that one error of the library means; None for a fault that does not belong to a single field."""
     keyword, limit, path = error.validator, error.validator_value, list(error.path)
     if len(path) == 1 and isinstance(path[0], str) and path[0] in properties and error.parent is None:
         yield FieldFault(path[0], keyword, limit, _types(properties[path[0]]), error.instance, error.message)
@@ -193,7 +193,7 @@ _WITHOUT_MEANING = {"title", "description", "default", "examples"}
 
 
 def _tested(schema: JsonValue) -> Test | None:
-    """A function that says if a value is valid; None for a schema with anything but the commonest keywords."""
+    """A function that checks if a value is valid; None for a schema with any but the commonest keywords."""
     if isinstance(schema, bool):
         return lambda value: schema
     tests: list[Test] = []
@@ -248,7 +248,7 @@ def _have(fields: Mapping[str, Test], value: JsonValue) -> bool:
 
 
 def _found(pattern: str, text: str) -> bool:
-    """True if the pattern matches. Raises TimeoutError, and SchemaError if the pattern is not valid."""
+    """True if the pattern matches. Raises TimeoutError, and InvalidInput if the pattern is not valid."""
     try:
         return regex.search(pattern, text, timeout=max(1e-3, _patterns_until.get() - monotonic())) is not None
     except regex.error as error:

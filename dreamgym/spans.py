@@ -1,8 +1,8 @@
-"""The parts of a step, timed: spans of OpenTelemetry, and numbers for a listener.
+"""Times the parts of a step: as spans of OpenTelemetry, and as numbers for a listener.
 
 A `TimedSpan` costs about a microsecond if nobody listens. OpenTelemetry is used only if this process has set a tracer
-provider, and is never imported here: whoever sets a provider has imported it. An attribute is a name, a size or an id,
-never a text that was played or recorded, and never the message of an error.
+provider. It is never imported here: code that sets a provider has imported it. An attribute is a name, a size or an
+id. It is never a text that was played or recorded, and never the message of an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _IS_NAMED = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
-"""True if OpenTelemetry is to load a provider by its name when it is first asked for one."""
+"""True if OpenTelemetry loads a provider by its name when one is first requested."""
 _CONVENTIONS = {
     "model": "gen_ai.request.model",
     "prompt_tokens": "gen_ai.usage.input_tokens",
@@ -45,9 +45,9 @@ class TimedSpan:
         self.name = name
         self.attributes = attributes
         self.seconds = 0.0
-        """Its duration, once it is over."""
+        """Duration, set when the span ends."""
         self.error: BaseException | None = None
-        """The exception that ended it."""
+        """The exception that ended the span."""
         self._manager: AbstractContextManager[OpenSpan] | None = None
         self._open: OpenSpan | None = None
 
@@ -89,7 +89,7 @@ _listener: ContextVar[Listener | None] = ContextVar("_listener", default=None)
 
 
 def listen(listener: Listener) -> None:
-    """For the rest of this task, and in tasks that it begins, `listener` gets every span at its end."""
+    """Pass every span to `listener` when it ends, for the rest of this task and in the tasks that it starts."""
     _listener.set(listener)
 
 
@@ -110,9 +110,9 @@ def timed(
 
 
 def join_trace(carrier: Mapping[str, object]) -> None:
-    """For the rest of this task, spans belong to the trace that `traceparent` in a request's headers or `_meta` names.
+    """Add the spans of the rest of this task to the trace of `traceparent` in a request's headers or `_meta`.
 
-    Without it, or if nothing is traced, nothing changes.
+    Without a `traceparent`, or if nothing is traced, nothing changes.
     """
     if _tracer() is None or not isinstance(carrier.get("traceparent"), str):
         return
@@ -123,7 +123,7 @@ def join_trace(carrier: Mapping[str, object]) -> None:
 
 def _tracer() -> Tracer | None:
     trace = sys.modules.get("opentelemetry.trace")
-    # the public function looks for a name in the environment whenever no provider is set: 3 % of a step's CPU
+    # while no provider is set, the public function reads the environment at each call: 3 % of a step's CPU time
     if trace is None or (getattr(trace, "_TRACER_PROVIDER", trace) is None and not _IS_NAMED):
         return None
     provider = trace.get_tracer_provider()

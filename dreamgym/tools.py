@@ -1,7 +1,8 @@
 """Checks of tool calls and structured answers against the tools' own schemas.
 
-A refusal is text for the agent, as the real server words it. No model is asked before these checks.
-A `$ref` to another document is a fault of tools.json and is found at start.
+A refusal is text for the agent, in the words of the real server. No model is asked before these checks. A `$ref` to
+another document is a fault of tools.json. It is found at start if the check of an empty object reaches it. Otherwise
+the values that reach it are not checked, and the log has a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Tools:
         self._inputs: dict[str, Schema] = {}
         self._outputs: dict[str, Schema] = {}
         self._sound: set[str] = set()
-        """Canonical texts of calls that passed the check, since the rollouts of a group repeat the same calls."""
+        """Canonical texts of calls that passed the check. The rollouts of a group repeat the same calls."""
         for tool in spec.tools:
             name = str(tool["name"])
             try:
@@ -45,7 +46,7 @@ class Tools:
                 raise InvalidInput(f"environment {spec.name!r}, tool {name!r}: {error}") from error
 
     def refusal(self, action: ToolCall, canonical: str) -> str | None:
-        """The message with which the real server refuses this call untried; None if it would try it.
+        """The message with which the real server refuses this call without running it; None if it would run it.
 
         Args:
             action: the call.
@@ -70,7 +71,7 @@ class Tools:
         return None
 
     def _refuse(self, action: ToolCall, reason: str, told: str | None = None) -> str:
-        """The refusal of arguments, with the reason that the real server would tell if its words are known."""
+        """The refusal of arguments. The reason is in the words of the real server, if these are known."""
         words = self._invalid_arguments if told is None else self._mirror.invalid_arguments or "{reason}"
         return words.replace("{tool}", action.name).replace("{reason}", reason if told is None else told)
 
@@ -91,7 +92,7 @@ def is_too_long(canonical: str) -> bool:
 
 
 def is_forbidden(spec: EnvironmentSpec, action: ToolCall) -> bool:
-    """True if the tool does not exist or its schema forbids the arguments, so the real server never tried the call."""
+    """True if the tool does not exist or its schema forbids the arguments, so the real server never ran the call."""
     for definition in spec.tools:
         if definition["name"] == action.name:
             schema = definition.get("inputSchema")
@@ -124,7 +125,7 @@ def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
 
 
 def _fault(schema: Schema, tool: str, value: JsonObject) -> str | None:
-    """The fault of a value. A schema that cannot be evaluated for it forbids nothing, since the real server could."""
+    """The fault of a value; None if the schema cannot be evaluated for it, since the real server could."""
     try:
         return schema.fault(value)
     except InvalidInput as error:

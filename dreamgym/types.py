@@ -24,25 +24,25 @@ class Frozen(BaseModel):
 
 
 class TokenUsage(Frozen):
-    """Tokens of calls to a language model, as its endpoint counts and bills them; zero if nobody told them."""
+    """Tokens of calls to a language model, as its endpoint counts and bills them; zero if they are not known."""
 
     prompt_tokens: int = 0
-    """Tokens that were sent, those of `cached_tokens` included."""
+    """Tokens that were sent, including `cached_tokens`."""
     cached_tokens: int = 0
     """Prompt tokens that the endpoint had in its own prompt cache, which usually makes them cheaper."""
     completion_tokens: int = 0
-    """Tokens that were written, those of `thinking_tokens` included."""
+    """Tokens that were generated, including `thinking_tokens`."""
     thinking_tokens: int = 0
-    """Completion tokens that the model thought with and that are no part of its answer."""
+    """Completion tokens of the model's thinking, which are not part of its answer."""
 
     @property
     def is_told(self) -> bool:
-        """True if the tokens of a call are known: a question and its answer have some, so zero was not told."""
+        """True if the tokens of a call are known. A question and its answer have tokens, so zero means not known."""
         return self.prompt_tokens > 0 and self.completion_tokens > 0
 
     @staticmethod
     def total(used: Iterable[TokenUsage]) -> TokenUsage:
-        """The sums over calls; nothing but counts is taken from them."""
+        """The sums over calls. Fields of subclasses other than the token counts are left out."""
         known = list(used)
         return TokenUsage(**{name: sum(getattr(one, name) for one in known) for name in TokenUsage.model_fields})
 
@@ -54,7 +54,7 @@ class Origin(StrEnum):
     GENERATED = "generated"
     IMPORTED = "imported"
     PROPOSED = "proposed"
-    """A model worded the task for a recorded episode without an instruction."""
+    """A model wrote the task for a recorded episode without an instruction."""
 
 
 class Source(StrEnum):
@@ -77,7 +77,7 @@ class Tier(StrEnum):
     EFFECTS = "effects"
     """A rule derived from recordings of the tool gave the answer for this explicit state; no model was asked."""
     VIEWS = "views"
-    """Recordings and the session's own calls show the answer, of a server that tells no state; no model was asked."""
+    """Recordings and the session's own calls show the answer of a server that reports no state; no model was asked."""
     PLUGIN = "plugin"
     """A tier of another package answered; `Provenance.model` names it."""
     CACHE = "cache"
@@ -103,7 +103,7 @@ class StopReason(StrEnum):
 
 
 SAYING_NOTHING = frozenset({StopReason.FINISHED, StopReason.CLOSED, StopReason.OUT_OF_SUPPORT})
-"""Ends that do not say what an episode was worth: the agent stopped, nobody ended it, or the dream could not go on."""
+"""Stop reasons without a known reward: the agent stopped, nobody ended the episode, or the dream could not go on."""
 
 
 class Task(Frozen):
@@ -131,7 +131,7 @@ class Task(Frozen):
         """The goal as one text: the instruction, and the task's own check if it has one.
 
         A recorded success counts only for tasks with the same goal. A task without an instruction is open: it shares
-        its goal with nothing but the tasks that were varied from it. The database computes the same text.
+        its goal only with the tasks that were varied from it. The database computes the same text.
         """
         if not self.instruction.strip():
             return f"\n{self.world}"
@@ -168,12 +168,16 @@ class StepResult(Frozen):
     is_error: bool = False
     """True if the tool answered with an error; the observation is its message."""
     info: JsonObject = Field(default_factory=dict)
-    """Known keys: `state` is the state the step led to, where the observation says more or less than that;
-    `content` the MCP content blocks, where they are more than the observation as one text; `structured` the
-    structured content, where the tool gave one; `asks` what the tool asks the client before it can answer (MCP's
-    `inputRequests` and `requestState`); `notices` the MCP notifications that it sent while it ran; `error` the JSON-RPC
-    error that it answered with; `open_end` as in Provenance; `objects` how a dream of objects differs from its recorded
-    start, which agents are never shown."""
+    """Known keys:
+
+    - `state`: the state after the step, if it differs from the observation;
+    - `content`: the MCP content blocks, if they are more than the observation as one text;
+    - `structured`: the structured content, if the tool gave one;
+    - `asks`: what the tool asks the client before it can answer (MCP's `inputRequests` and `requestState`);
+    - `notices`: the MCP notifications that the tool sent while it ran;
+    - `error`: the JSON-RPC error that the tool answered with;
+    - `open_end`: as in Provenance;
+    - `objects`: how a dream of objects differs from its recorded start. Agents are never shown this."""
 
     @property
     def state(self) -> str:
@@ -203,7 +207,7 @@ class StepResult(Frozen):
 class Provenance(TokenUsage):
     """The origin of an answer: stored with each transition, never shown to the agent.
 
-    The tokens are those of all model calls for this answer; what was remembered costs none.
+    The tokens are those of all model calls for this answer; a cached answer costs none.
     """
 
     tier: Tier
@@ -220,14 +224,14 @@ class Provenance(TokenUsage):
     checked: bool | None = None
     """The verdict of the task's own check on the state after a claimed success; None if the task has no check."""
     open_end: bool = False
-    """True if nobody knows if the step ended the task: it ended a task with another goal when it was recorded, or the
-    judge gave no usable verdict. The episode goes on, and its reward is unknown unless it ends later."""
+    """True if it is unknown whether the step ended the task: it ended a task with another goal when it was recorded, or
+    the judge gave no usable verdict. The episode goes on, and its reward is unknown unless it ends later."""
     unbounded: bool = False
     """True if the answer changed the explicit state in a way that no recording of such a call shows. A later success by
     the state alone is then open until a judge confirms it."""
     seconds: float | None = Field(default=None, ge=0.0, exclude_if=lambda seconds: seconds is None)
-    """Time until the answer, in an episode of a server. Left out of JSON if None: what was stored before has the same
-    digest as before."""
+    """Time until the answer, in an episode of a server. Left out of JSON if None, so that the digests of older data do
+    not change."""
 
 
 class Transition(Frozen):
@@ -242,13 +246,13 @@ class Transition(Frozen):
 
     @classmethod
     def of(cls, state: str, action: ToolCall, result: StepResult, provenance: Provenance | None = None) -> Transition:
-        """A step from a state to the one that its result names.
+        """A step from a state to the state of its result.
 
         Args:
             state: the state before the step.
             action: the call.
             result: its result.
-            provenance: None for a step of the real environment.
+            provenance: provenance of the result; None for a step of the real environment.
         """
         origin = Provenance(tier=Tier.REAL) if provenance is None else provenance
         return cls(state=state, action=action, result=result, next_state=result.state, provenance=origin)
@@ -262,7 +266,7 @@ class Transition(Frozen):
         return tuple(made)
 
     def digest(self, action: str | None = None) -> bytes:
-        """Identity for de-duplication: sha256 over state, action, next state, reward and end.
+        """Identity for de-duplication: sha256 over states, action, observation, reward, termination and error flag.
 
         Args:
             action: `self.action.canonical()`, if the caller has it already.
@@ -321,7 +325,7 @@ class Trajectory(Frozen):
 
     @property
     def reward(self) -> float | None:
-        """The total reward, or None if it is not known: the episode failed, or nobody said how it ended.
+        """The total reward, or None if it is not known: the episode failed, or nobody judged its end.
 
         An unknown reward is not 0, and nothing is learned from it.
         """
@@ -335,12 +339,12 @@ class Trajectory(Frozen):
 
     @property
     def end(self) -> str:
-        """Why it ended and its reward, for a person: `finished, reward unknown`."""
+        """Stop reason and reward as a text for people: `finished, reward unknown`."""
         return f"{self.stop_reason}, reward {'unknown' if self.reward is None else f'{self.reward:g}'}"
 
     @property
     def success(self) -> bool:
-        """The judged final answer has a positive reward; if none was judged, the task's own end has one."""
+        """True if the final reward is positive; without one, if the task itself ended with a positive total reward."""
         if self.final_reward is not None:
             return self.final_reward > 0
         return bool(self.transitions) and self.transitions[-1].result.terminated and self.total_reward > 0

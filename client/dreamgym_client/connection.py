@@ -1,7 +1,7 @@
-"""HTTP connections to one server, shared by all clients of one event loop. Its refusals become DreamGym's errors.
+"""HTTP connections to one server, shared by all clients of one event loop. Refusals become DreamGym's errors.
 
-Hundreds of episodes share one pool: it opens with the first user and closes with the last. aiohttp, because httpx2
-looks at every idle connection for every request: with 64 episodes that was a third of a trainer's time.
+Hundreds of episodes share one pool. It opens with the first user and closes with the last. It uses aiohttp, because
+httpx2 looks at every idle connection for every request: with 64 episodes that took a third of a trainer's time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dreamgym.types import JsonObject
 
 STEP_TIMEOUT_S = 930.0
 """Slightly longer than the server's limit for a step, so that the server's own answer arrives. Connecting has no limit
-of its own but TCP's: of 2,000 that connect at once to a busy server, the last wait for more than 10 s."""
+except TCP's: if 2,000 clients connect at once to a busy server, the last wait for more than 10 s."""
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Connection]] = WeakKeyDictionary()
 
@@ -43,7 +43,7 @@ def with_token(url: str, token: str) -> str:
 
 
 def without_token(url: str, token: str | None) -> tuple[str, str | None]:
-    """The URL of a server without a token, so that it may be shown; and the token, given or from the URL."""
+    """The URL of a server without its token, so that it may be shown, and the token, given or from the URL."""
     scheme, _, rest = url.rstrip("/").partition("://")
     user, at, place = rest.rpartition("@")
     return f"{scheme}://{place}", token or (user.removeprefix(":") if at else None)

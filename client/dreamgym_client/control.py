@@ -77,7 +77,7 @@ class ControlClient:
         idempotency_key: str | None = None,
         policy_version: int | None = None,
     ) -> Started:
-        """Start an episode of a task, of a task that the server knows, or of the environment's first one.
+        """Start an episode of `task`, of the server's task with the id `task_id`, or of the environment's first task.
 
         Raises:
             InvalidInput: the server refused; the message lists the known names.
@@ -96,11 +96,12 @@ class ControlClient:
         return Started.model_validate(await self._connected.json("POST", f"/envs/{env}/episodes", body=body))
 
     async def fork(self, env: str, episode: str, step: int, *, idempotency_key: str | None = None) -> Started:
-        """Start another episode that begins with the first `step` steps of this one, running or over.
+        """Start another episode that begins with the first `step` steps of this one, which may be running or over.
 
         Raises:
             UnknownEpisode: there is no such episode.
-            InvalidInput: it has not that many steps, was over by then, or its real world does not come back the same.
+            InvalidInput: the episode has fewer steps, its last shared step ended it, or its real environment answers
+                differently when the steps are played again.
             EnvironmentUnavailable: the server cannot be reached or has no room.
         """
         path = f"/envs/{env}/episodes/{episode}/fork"
@@ -114,7 +115,7 @@ class ControlClient:
     async def finish(
         self, env: str, episode: str, *, answer: str | None = None, success: bool | None = None
     ) -> EpisodeState:
-        """End the episode with a final answer; one that is over keeps its first end.
+        """End the episode with a final answer. An episode that is already over keeps its first end.
 
         Args:
             env: the environment.

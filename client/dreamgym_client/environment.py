@@ -1,8 +1,8 @@
 """An environment on a server, simulated or real, behind the Environment protocol.
 
-It speaks the newest protocol revision, where a call is one self-contained POST, by itself and not through the SDK's
-`Client`: that one binds an episode to the task that opened it, drops unknown fields of tools, and costs 0.6 ms more
-CPU per step. Agents use whichever client they like.
+It implements the newest protocol revision itself, in which a call is one self-contained POST. The SDK's `Client` is not
+used: it binds an episode to the asyncio task that opened it, drops unknown fields of tools, and costs 0.6 ms more CPU
+time per step. Agents may use any client.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RemoteEnvironment:
         """Number of the last step that was answered."""
         self._ids = itertools.count(1)
         self._marks: dict[str, dict[tuple[str, ...], str]] = {}
-        """Tool to the arguments that its schema marks as headers, which take a search of the schema to find."""
+        """Tool to the arguments that its schema marks as headers. Kept, since they are found by a slow search."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:
@@ -141,9 +141,9 @@ class RemoteEnvironment:
         )
 
     def _count(self, step: JsonValue) -> None:
-        """Raise if the server lost a step that it had answered, after a loss of its database.
+        """Raise EnvironmentUnavailable if the server has lost an answered step with its database.
 
-        A number may be left out: that is a step whose answer did not arrive.
+        A number may be left out: the answer to that step did not arrive.
         """
         if not isinstance(step, int):
             return

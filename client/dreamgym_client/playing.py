@@ -37,7 +37,7 @@ async def play_agent(
     *,
     keeps_failures: bool = False,
 ) -> Played:
-    """Let an agent play one task through the server. Raises InvalidInput if it has no model to ask.
+    """Let an agent play one task through the server. Raises InvalidInput if it needs a model and there is none.
 
     An agent's exception is raised; with `keeps_failures`, its episode is returned instead, marked as failed.
     """
@@ -47,7 +47,7 @@ async def play_agent(
         playing = begin(agent, episode, model_url)
         try:
             answer = await _until_over(playing, control, env, episode.episode)
-        except Exception as error:  # an agent is other people's code: whatever it raises is its episode's end
+        except Exception as error:  # an agent is other people's code: any error of it ends its episode
             if not keeps_failures:
                 raise
             ended = await control.finish(env, episode.episode, success=False)
@@ -60,7 +60,7 @@ async def play_agent(
 
 
 def _failed(ended: EpisodeState, cause: BaseException) -> Trajectory:
-    while isinstance(cause, BaseExceptionGroup):  # of a task group around the agent's own tasks
+    while isinstance(cause, BaseExceptionGroup):  # raised by a task group around the agent's own tasks
         cause = cause.exceptions[0]
     assert ended.trajectory is not None, "a finished episode has a trajectory"
     if ended.stop_reason is not StopReason.FINISHED:  # it was over by itself before the agent failed
@@ -88,7 +88,7 @@ async def stop(playing: asyncio.Future[str]) -> None:
         playing.cancel()
         await asyncio.wait([playing], timeout=STOP_S)
     if playing.done() and not playing.cancelled():
-        playing.exception()  # asked for, so that asyncio does not report it as forgotten
+        playing.exception()  # retrieved, so that asyncio does not report it as lost
 
 
 async def _until_over(playing: asyncio.Future[str], control: ControlClient, env: str, episode: str) -> str:

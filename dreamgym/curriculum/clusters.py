@@ -1,7 +1,8 @@
-"""Groups of similar tasks, for trainers that play no task several times.
+"""Groups of similar tasks, for trainers that do not play a task several times.
 
-PPO has no G rollouts of one task: the paper clusters the tasks by embedding, and the rewards of a cluster's rollouts in
-one update give V_tau of all tasks in it. Such a variance is of the tasks as well as of the policy's luck.
+PPO does not have G rollouts of one task. So the paper clusters the tasks by embedding, and the rewards of a cluster's
+rollouts in one update give V_tau of all tasks in it. This variance comes from differences between the tasks as well as
+from the policy's luck.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROUNDS = 50
-"""Rounds of k-means at most. It converges long before."""
+"""Most rounds of k-means. It converges long before."""
 
 
 def cluster_of(tasks: Sequence[Task], encoder: Encoder, clusters: int, *, seed: int) -> Callable[[Task], str]:
@@ -26,7 +27,8 @@ def cluster_of(tasks: Sequence[Task], encoder: Encoder, clusters: int, *, seed: 
     Args:
         tasks: at least one; the text of a task is its instruction and its initial state.
         encoder: embeds them.
-        clusters: how many; there are fewer where fewer tasks differ. As many as an update has room for groups of 8.
+        clusters: number of clusters; there are fewer if fewer tasks differ. Choose the number of groups of 8 that an
+            update has room for.
         seed: fixes the centres.
     """
     import numpy as np
@@ -48,7 +50,7 @@ def _text(task: Task) -> str:
 
 
 def _centres(vectors: NDArray[np.float32], clusters: int, draw: np.random.Generator) -> NDArray[np.float32]:
-    """k-means on unit vectors (Lloyd), begun as k-means++ does: each centre far from those before it."""
+    """k-means on unit vectors (Lloyd), with centres initialised as in k-means++: each far from those before it."""
     import numpy as np
 
     centres = vectors[draw.integers(len(vectors), size=1)]

@@ -1,4 +1,4 @@
-"""Goals that nobody recorded, tried out in the dream: what is common to worlds of objects and to pages."""
+"""New goals that nobody recorded, tried out in the dream: the common part for dreams of objects and of pages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import ClassVar, Generic, TypeVar
 from dreamgym.types import Task
 
 Trial = TypeVar("Trial")
-"""What trying a goal out needs."""
+"""The data that is needed to try a goal."""
 
 
 class DreamedVariation(ABC, Generic[Trial]):
-    """Varies what is asked for, over what recordings show. A goal is taken if it is reached in the dream.
+    """Varies the goal of a task, within what recordings show. A goal is taken if it is reached in the dream.
 
     Needs no LLM.
 
@@ -30,11 +30,11 @@ class DreamedVariation(ABC, Generic[Trial]):
 
     @abstractmethod
     def is_recorded(self, task: Task) -> bool:
-        """True if enough was recorded of the task for others to be sought."""
+        """True if enough was recorded of the task to look for other goals."""
 
     @abstractmethod
     def _candidates(self, parent: Task, seed: int) -> Iterator[tuple[Task, Trial]]:
-        """Tasks like the parent, in an order that the seed draws, each with what trying it needs."""
+        """Tasks like the parent, in an order drawn by `seed`, each with the data that is needed to try it."""
 
     @abstractmethod
     async def _is_reached(self, task: Task, trial: Trial) -> bool:
@@ -50,7 +50,7 @@ class DreamedVariation(ABC, Generic[Trial]):
         return tasks
 
     async def new_goals(self, parent: Task, *, seed: int, trials: int | None = None) -> AsyncIterator[Task]:
-        """The goals like a parent's that can be reached, in an order that the seed draws.
+        """Tasks with goals like the parent's that can be reached in the dream, in an order drawn by `seed`.
 
         Args:
             parent: a task of which something was recorded.

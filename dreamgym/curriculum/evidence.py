@@ -1,9 +1,9 @@
 """Success and V_tau of each task from its last groups, weighted by their age.
 
-A group is a handful of rollouts of a policy that has moved on since. So a task's value is no single number from then:
-a group counts by its attempts, halved every HALF_LIFE updates, and what is missing to certainty is filled up with the
-mean of all tasks. A task that was never tried, or not for long, is therefore worth what tasks are worth on average, and
-is drawn again before its old number can keep it out for good.
+A group is a handful of rollouts of a policy that has changed since. So a task's value is not one old number: a group
+counts by its attempts, halved every HALF_LIFE updates, and the less they count, the more the mean of all tasks counts.
+A task that was never tried, or not for a long time, therefore has the average value. It is drawn again before an old
+low value can exclude it for good.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from dreamgym.errors import InvalidInput
 from dreamgym.types import Frozen, JsonObject
 
 HALF_LIFE = 25
-"""Updates of the policy after which a group counts half. In four populations of 400 tasks 10 gave one to five points
-less of groups with a mixed outcome, 60 up to one point more where success drifted and three where it did not."""
+"""Updates of the policy after which a group counts half. Measured in four populations of 400 tasks by the share of
+groups with a mixed outcome: 10 gave one to five points less; 60 gave up to one point more where success drifted and
+three where it did not."""
 PRIOR_ATTEMPTS = 4
-"""How many attempts the mean of all tasks counts for. 8 gave one to three points less of such groups."""
+"""Number of attempts that the mean of all tasks counts for. 8 gave one to three points less of groups with a mixed
+outcome."""
 LAST_GROUPS = 4
 """Number of groups kept per task."""
 STALE = 0.25
-"""A task whose newest group weighs less than this counts as never tried, wherever no mean fills the gap."""
+"""A task whose newest group weighs less than this counts as never tried in `Evidence.success`, which uses no mean of
+all tasks."""
 
 
 class Group(Frozen):
-    """The outcomes of one group; more of the same update are added to it."""
+    """The outcomes of one group. More outcomes of the same update are added to it."""
 
     iteration: int
     attempts: int
@@ -40,7 +43,7 @@ class Group(Frozen):
 
     @property
     def variance(self) -> float:
-        """V_tau (paper, eq. 7), divided by n - 1 and not by n, so that groups of different sizes compare."""
+        """V_tau (paper, eq. 7), divided by n - 1 and not by n, so that groups of different sizes are comparable."""
         if self.attempts < 2:
             return 0.0
         return max(0.0, (self.squares - self.total**2 / self.attempts) / (self.attempts - 1))
@@ -92,7 +95,7 @@ class Evidence:
 
     def _worth(self, key: str, iteration: int) -> tuple[float, float]:
         """Sum of the weights of a key's groups, and sum of their weighted V_tau."""
-        groups = self._groups[key]  # of a single attempt nothing follows: a variance counts by its degrees of freedom
+        groups = self._groups[key]  # a variance counts by its degrees of freedom: a single attempt counts nothing
         weighted = [((group.attempts - 1) * group.freshness(iteration), group.variance) for group in groups]
         return sum(w for w, _ in weighted), sum(w * variance for w, variance in weighted)
 

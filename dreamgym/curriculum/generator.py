@@ -1,10 +1,11 @@
-"""M_task: varies the tasks that the policy solves only sometimes, and lets through only what can be played.
+"""M_task: varies the tasks that the policy solves only sometimes, and returns only variations that can be played.
 
-variation → validation → selection: the model that selects sees only what can be played. A variation of a task in a
-recorded world keeps the instruction and starts somewhere else: only then do the recordings say whether it can be
-solved, and what solving it is worth. Where no recorded step solves anything, as where success is a judged answer, the
-instruction itself is varied, and the experience model's own LLM proposes and selects. Whether it can be solved is then
-the opinion of that model; the curriculum drops what nobody solves.
+The steps are variation → validation → selection: the model that selects sees only what can be played. A variation of a
+task in a recorded world keeps the instruction and starts somewhere else, because only then do the recordings show
+whether it can be solved, and what reward that gives. If no recorded step solves anything, for example because a judge
+decides about the answer, the instruction itself is varied, and the experience model's own LLM proposes and selects.
+Whether the variation can be solved is then only the opinion of that model; the curriculum drops tasks that nobody
+solves.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 MAX_TOKENS = 1024
 MAX_INSTRUCTION = 2_000
-"""Characters of an instruction at most. A longer one is a model that repeats itself."""
+"""Most characters of an instruction. A longer one means that the model repeats itself."""
 SHOWN_STARTS = 20
 
 
@@ -54,7 +55,7 @@ class RecordedWorlds:
         return world in self._from
 
     def starts(self, world: str, max_steps: int) -> dict[str, int]:
-        """State to the number of recorded steps that solve the task from it; only states that can do so."""
+        """State to the number of recorded steps that solve the task from it, if they are at most `max_steps`."""
         distance = dict.fromkeys(self._won[world], 1)
         queue = deque(distance)
         while queue:
@@ -132,7 +133,7 @@ class LanguageVariation:
         return tasks
 
     async def _propose(self, parent: Task, seed: int) -> list[Task]:
-        """Those that are well-defined, differ from the parent, and can be played as far as is known."""
+        """Proposals that are well-defined, differ from the parent and, as far as is known, can be played."""
         starts = sorted(self._worlds.starts(parent.world, self._spec.max_steps))
         if not starts and self._spec.deterministic and self._worlds.known(parent.world):
             return []  # the world is recorded, and no recording solves anything in it
@@ -180,7 +181,7 @@ class _Selection(Answer):
 def variation(parent: Task, instruction: str, initial_state: str | None) -> Task:
     """A generated task in the parent's world. Its id depends on its content alone, not on its parent.
 
-    The parent's own check of success is for its own instruction: with another one a judge decides.
+    The parent's own check of success is valid for its own instruction only: with another one, a judge decides.
     """
     metadata: JsonObject = {**parent.metadata, "world": parent.world}
     if instruction != parent.instruction:

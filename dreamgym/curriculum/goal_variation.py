@@ -1,7 +1,8 @@
-"""Goals that nobody recorded, in recorded worlds: worded and decided by the environment, tried out in the dream.
+"""New goals in recorded worlds, worded and decided by the environment and tried out in the dream.
 
-A goal is taken if the state can decide it, it does not hold at the start, and a player that knows what an agent reads
-reaches it in the dream. So a world that is recorded thinly gives few goals, or none; then it is named.
+A goal is taken if the state decides whether it is reached, if it is not reached at the start, and if a behaviour that
+knows what an agent reads reaches it in the dream. So a world with few recordings gives few goals, or none. If it gives
+none, `on_failure` is called.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 
 class GoalVariation(DreamedVariation[ObjectEpisode]):
-    """Varies what is asked for within the parent's recorded world, from the same start.
+    """Varies the goal of a task within the parent's recorded world, from the same start.
 
     Args:
         spec: gives the step limit.
         known: what the recordings show.
-        goals: of the environment.
+        goals: goals of the environment.
         behaviour: plays a trial.
         on_failure: called with a parent whose world gives no new goal, and the reason.
     """
@@ -49,11 +50,11 @@ class GoalVariation(DreamedVariation[ObjectEpisode]):
         self._behaviour = behaviour
 
     def is_recorded(self, task: Task) -> bool:
-        """True if the task's world was recorded, so that goals can be sought in it."""
+        """True if the task's world was recorded, so that it may contain other goals."""
         return task.world in self._known.worlds
 
     def _candidates(self, parent: Task, seed: int) -> Iterator[tuple[Task, ObjectEpisode]]:
-        """Tasks whose goal the state decides and that is not reached at the start."""
+        """Tasks whose goal can be decided from the state and is not reached at the start."""
         world = self._known.worlds.get(parent.world)
         if world is None or world.fault is not None:
             return
@@ -62,7 +63,7 @@ class GoalVariation(DreamedVariation[ObjectEpisode]):
         random.Random(f"{seed}:{parent.world}").shuffle(proposals)
         for goal in proposals:
             check = self._goals.check(goal.instruction, world.start)
-            if check is None or check == asked:  # the parent's own goal in other words too
+            if check is None or check == asked:  # undecidable, or the parent's own goal, perhaps in other words
                 continue
             origin = parent.model_copy(update={"metadata": {**parent.metadata, **goal.metadata}})
             task = variation(origin, goal.instruction, parent.initial_state)
@@ -72,7 +73,7 @@ class GoalVariation(DreamedVariation[ObjectEpisode]):
                 yield task, episode
 
     async def _is_reached(self, task: Task, trial: ObjectEpisode) -> bool:
-        """True if the behaviour accomplishes it within the step limit."""
+        """True if the behaviour accomplishes the task within the step limit."""
         await self._behaviour(self._spec.first(task), _Trial(task, trial, self._spec.max_steps), 0)
         return trial.is_accomplished
 
@@ -82,7 +83,7 @@ def goal_variation(
     known: MappedWorlds | None,
     on_failure: Callable[[Task, str], None] = lambda parent, reason: None,
 ) -> GoalVariation | PageVariation | None:
-    """The variation of an environment that is dreamed on objects or pages; None for any other, or without goals."""
+    """The variation for an environment that is dreamed on objects or pages; None for others, or if it has no goals."""
     real = installed_real(spec)
     if known is None or known.goals is None or real is None:
         return None
@@ -92,7 +93,7 @@ def goal_variation(
 
 
 class _Trial:
-    """An environment in which a behaviour tries one task. It ends where the recordings have no answer."""
+    """An environment in which a behaviour tries one task. It ends if the recordings have no answer."""
 
     tools: Sequence[JsonObject] = ()
 
@@ -102,11 +103,11 @@ class _Trial:
         self._left = max_steps
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """The trial is of one task, which has begun."""
+        """The first observation of the only task, which has already begun."""
         return StepResult(observation=task.initial_state or "")
 
     async def step(self, action: ToolCall) -> StepResult:
-        """One step; the last one that may be taken is truncated."""
+        """Take one step. The last one that may be taken is truncated."""
         self._left -= 1
         answer = self._episode.answer(action)
         if answer is None:
@@ -120,4 +121,4 @@ class _Trial:
         )
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to release."""

@@ -1,7 +1,7 @@
-"""Goals that nobody recorded, over recorded pages: worded and decided by the environment, tried out in the dream.
+"""New goals on recorded pages, worded and decided by the environment and tried out in the dream.
 
-A goal is made of a recorded success: the same product with other options, at another price. It is taken if the calls
-that the environment names reach it in the dream.
+A goal is made from a recorded success: the same product with other options, at another price. It is taken if the calls
+that the environment proposes reach it in the dream.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dreamgym.types import Task, ToolCall
 
 
 class PageVariation(DreamedVariation[tuple[ToolCall, ...]]):
-    """Varies what is asked for, where the recordings hold a success for the parent's own goal.
+    """Varies the goal of a task if the recordings contain a success for it.
 
     Args:
         known: what the recordings show.
-        goals: of the environment.
+        goals: goals of the environment.
         on_failure: called with a parent that gives no new goal, and the reason.
     """
 
@@ -39,7 +39,7 @@ class PageVariation(DreamedVariation[tuple[ToolCall, ...]]):
         self._goals = goals
 
     def is_recorded(self, task: Task) -> bool:
-        """True if a success is recorded for the task's goal, so that others can be made of it."""
+        """True if a success is recorded for the task's goal, so that other goals can be made from it."""
         return task.goal in self._known.successes
 
     def _candidates(self, parent: Task, seed: int) -> Iterator[tuple[Task, tuple[ToolCall, ...]]]:
@@ -54,7 +54,7 @@ class PageVariation(DreamedVariation[tuple[ToolCall, ...]]):
             yield _worded(parent, goal), goal.calls
 
     async def _is_reached(self, task: Task, trial: tuple[ToolCall, ...]) -> bool:
-        """True if the calls reach it."""
+        """True if the calls accomplish the task."""
         episode = self._known.episode(task)
         for call in trial:
             episode.answer(call)
@@ -62,7 +62,7 @@ class PageVariation(DreamedVariation[tuple[ToolCall, ...]]):
 
 
 def _worded(parent: Task, goal: PageGoal) -> Task:
-    """The task: its start is the parent's with the other instruction, and it is decided by its own check."""
+    """The task of a goal: it starts like the parent with the other instruction, and the goal's own check decides it."""
     old, new = parent.instruction.strip(), goal.instruction.strip()
     start = None if parent.initial_state is None else parent.initial_state.replace(old, new)
     bare = parent.model_copy(update={"metadata": {"world": parent.world}})

@@ -1,7 +1,7 @@
-"""Which tasks to play next: seed tasks, and at most a share of generated ones.
+"""Chooses the tasks to play next: seed tasks, and at most a share of generated ones.
 
-The curriculum is plain data plus a seed: `state()` goes into the checkpoint, `restore()` continues as if nothing had
-happened. What is recorded belongs to the iteration that was sampled last.
+The curriculum is plain data plus a seed: `state()` goes into the checkpoint, and `restore()` continues as if nothing
+had happened. Recorded outcomes belong to the iteration that was sampled last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BAND = (0.2, 0.8)
 HOPELESS_ATTEMPTS = 16
 """A generated task is dropped if it was not solved in this many attempts, or at once if a whole group solved it."""
 KEPT_GENERATED = 64
-"""Number of generated tasks in play at most; the least valuable are dropped first."""
+"""Most generated tasks that can be drawn; the least valuable are dropped first."""
 
 
 def each_alone(task: Task) -> str:
@@ -40,8 +40,8 @@ class Curriculum:
         seed: fixes every draw, together with the iteration.
         strategy: how the next tasks are chosen, among the given and among the generated ones.
         band: the bounds of the strategy `band`.
-        groups: names the group whose rewards give a task its V_tau. PPO plays no task G times: clusters of similar
-            tasks stand in for it.
+        groups: names the group whose rewards give a task its V_tau. PPO does not play a task G times: it uses clusters
+            of similar tasks instead.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Curriculum:
     def record(self, task: Task, rewards_G: Sequence[float | None]) -> float | None:
         """Record outcomes of a task in the iteration that was sampled last; return V_tau of these outcomes alone.
 
-        None stands for a rollout that failed and says nothing. A generated task that has nothing to teach is dropped,
-        and never taken in again.
+        None stands for a failed rollout and is ignored. A generated task from which nothing can be learned is dropped
+        and never added again.
         """
         valid = [reward for reward in rewards_G if reward is not None]
         if valid:
@@ -122,7 +122,7 @@ class Curriculum:
     def add(self, tasks: Iterable[Task]) -> None:
         """Add generated tasks, except tasks that were given or dropped before.
 
-        Of too many the most valuable stay, then the newest.
+        If there are too many, the most valuable stay; of equally valuable ones, the newest.
         """
         given = {content_of(task) for task in self._seeds}
         for task in tasks:

@@ -9,9 +9,9 @@ from enum import StrEnum
 from dreamgym.curriculum.evidence import Evidence
 
 SHARPNESS = 2
-"""Power of the value in the draw. In four drifting populations of 400 tasks (100 updates of 8 groups of 8) the share of
-groups with a mixed outcome was .68 .41 .46 .29 drawn uniformly, .73 .50 .55 .35 with 1, .76 .56 .62 .40 with 2 and
-.78 .61 .67 .48 with 3, which plays the same few tasks ever again."""
+"""Exponent of the value in the draw. In four drifting populations of 400 tasks (100 updates of 8 groups of 8) the share
+of groups with a mixed outcome was .68 .41 .46 .29 with a uniform draw, .73 .50 .55 .35 with exponent 1, .76 .56 .62 .40
+with 2, and .78 .61 .67 .48 with 3, which plays the same few tasks again and again."""
 NEVER = 1e-9
 """Weight of a task without value: it is drawn only if no other task is left."""
 
@@ -26,7 +26,7 @@ class Strategy(StrEnum):
     UNIFORM = "uniform"
     """Every task with the same chance."""
     HARDEST = "hardest"
-    """Lowest success first; what was never tried counts as never solved."""
+    """Lowest success first; a task that was never tried counts as never solved."""
     BAND = "band"
     """First, with equal chance, tasks whose success lies between two bounds and tasks never tried; then those nearest
     to the bounds."""

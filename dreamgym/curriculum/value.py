@@ -1,4 +1,4 @@
-"""How much there is to learn from a task for the policy as it is now."""
+"""The value of a task: how much the policy as it is now can learn from it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 def group_variance(rewards_G: Sequence[float | None]) -> float | None:
     """V_tau = (1/n) sum (r - mean)^2 over one group's outcome rewards (paper, eq. 7; divided by n, as the paper does).
 
-    For rewards of 0 and 1 it is p (1 - p), at most 0.25 where half the group succeeds. Failed rollouts (None) are left
-    out; None is returned where fewer than two are left, since nothing can be said then.
+    For rewards of 0 and 1 it is p (1 - p), at most 0.25, when half the group succeeds. Failed rollouts (None) are left
+    out. Returns None if fewer than two are left, because they show nothing.
     """
     valid = [reward for reward in rewards_G if reward is not None]
     if len(valid) < 2:

@@ -1,8 +1,8 @@
-"""Takes secrets and personal data out of what is recorded, before anything is written.
+"""Removes secrets and personal data from recordings before anything is written.
 
 The same value always gets the same placeholder, of the same form: a dream made of redacted recordings stays coherent,
-and parsers and schemas still hold. Nothing here keeps a value; a placeholder is a keyed hash, and the key stays with
-the user who records.
+and parsers and schemas still work. No value is stored; a placeholder is a keyed hash, and the key stays with the user
+who records.
 """
 
 from __future__ import annotations

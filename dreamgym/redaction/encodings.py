@@ -23,7 +23,7 @@ _PART = 2**15
 
 
 class Unescaped:
-    """A text without its escapes (JSON, HTML, URLs), zero-width characters and full-width letters."""
+    """A text with its escapes (JSON, HTML, URLs) and full-width letters decoded, and without zero-width characters."""
 
     def __init__(self, text: str) -> None:
         parts: list[str] = []

@@ -1,7 +1,7 @@
-"""Secrets by their form: the rules of Kingfisher, and published prefixes that are secrets without any context.
+"""Finds secrets by their form: with the rules of Kingfisher, and by published prefixes that need no context.
 
-Kingfisher (https://github.com/mongodb/kingfisher, Apache-2.0) finds many forms only behind their vendor's name, as
-source code has them. An answer of a tool often has the bare value, and a prefix of its own is enough here.
+Kingfisher (https://github.com/mongodb/kingfisher, Apache-2.0) finds many forms only behind their vendor's name, as in
+source code. The answer of a tool often contains the bare value, so a published prefix is enough here.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ PREFIXED = (
     rf"[rsp]k_(?:live|test|prod)_{_T}{{10,}}|whsec_[0-9A-Za-z+/=]{{20,}}|sq0[a-z]{{3}}-{_W}{{20,}}|EAAA{_W}{{40,}}",
     r"shp(?:at|ca|pa|ss)_[0-9A-Za-z]{20,}|access_token\$(?:production|sandbox)\$[0-9a-z]{16}\$[0-9a-f]{32}",
     r"access-(?:production|development|sandbox)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-    # work and watching: Linear, Notion, Airtable, Figma, Postman, Grafana, New Relic, Sentry, HubSpot, Dynatrace,
+    # work and monitoring: Linear, Notion, Airtable, Figma, Postman, Grafana, New Relic, Sentry, HubSpot, Dynatrace,
     # ClickUp
     rf"lin_(?:api|oauth)_{_T}{{20,}}|ntn_{_T}{{20,}}|secret_{_T}{{40,}}|pat{_T}{{14}}\.[0-9a-f]{{40,}}|fig[dou]_{_W}{{20,}}",
     rf"PMAK-{_W}{{20,}}|gl(?:sa|c)_[0-9A-Za-z_+/=-]{{20,}}|NR(?:AK|JS|RA|II)-{_W}{{16,}}|sntry[su]_[0-9A-Za-z_+/=-]{{20,}}",
     rf"pat-(?:na|eu|ap)[0-9]-{_W}{{30,}}|dt0[a-z]{{1,2}}[0-9]{{2}}\.{_T}{{20,}}\.{_T}{{40,}}|pk_[0-9]{{6,9}}_[0-9A-Z]{{20,}}",
-    # forms of a standard
+    # standard forms
     r"eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]{8,}(?:\.[0-9A-Za-z_-]+){0,3}",
 )
 """RE2 patterns of whole secrets, in the forms that their vendors publish."""
@@ -67,7 +67,8 @@ URLS = (
 _MIXED = re.compile(r"[0-9]|[a-z][A-Z]|[A-Z][a-z]")
 """A digit or a change of case. A long identifier without either only begins like a secret."""
 NO_SECRETS = ("client-id", "-access-id", "api-id", "new-relic-user-api-id", "generic-credential-uri")
-"""Ends of the names of Kingfisher's rules that find no secret, or one that is found here by other means."""
+"""Endings of the names of Kingfisher's rules that are ignored: they find no secret, or one that other rules here
+find."""
 
 
 def prefixed(text: str) -> Iterator[Find]:

@@ -1,4 +1,4 @@
-"""Regular expressions of RE2, whose time is linear in the text for every pattern and every text."""
+"""RE2's regular expressions, which take time linear in the length of the text for every pattern and every text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from dreamgym.errors import MissingPackage
 
 MAX_BYTES = 64 * 2**20
-"""Memory of a compiled pattern at most. With more states RE2 would recompile while it matches."""
+"""Most memory of a compiled pattern. If its states needed more, RE2 would compile it again while it matches."""
 
 
 def compiled(pattern: str) -> Any:

@@ -1,7 +1,7 @@
 """Names of secrets: one list for fields, headers, variables, options and columns.
 
-Under some names everything is a secret (`password`, `api_key`). Under others only what looks like one is: a `key` may
-be that of an issue, a `pass` a verb, a `session` an afternoon.
+Under some names every value is a secret (`password`, `api_key`). Under others, only a value that looks like one is: a
+`key` may be the key of an issue, `pass` a verb, and a `session` a meeting.
 """
 
 from __future__ import annotations

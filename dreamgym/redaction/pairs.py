@@ -1,6 +1,6 @@
 """Finds secrets by the text beside them: the name of a secret, an option, a scheme, an address.
 
-Each rule reads a text once, from start to end. It does not read again what it has taken or looked at as a value.
+Each rule reads a text once, from start to end. A value that it has taken or examined is not read again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _values_behind(pattern: re.Pattern[str], text: str) -> Iterator[Find]:
         group = str(found.lastgroup)
         value = (
             found[group].rstrip(".:!?") if group == "bare" else found[group]
-        )  # the end of a sentence is no part of it
+        )  # the end of a sentence is not part of it
         name = next((name for name in names if _is_taken(name, value, group != "bare" or pattern is _OPTION)), None)
         if name is not None:
             yield Find(found.start(group), found.start(group) + len(value), name, is_told=True)

@@ -1,4 +1,4 @@
-"""Finds personal data by its form, each kind with the check that tells it from an ordinary number."""
+"""Finds personal data by its form, each kind with a check that distinguishes it from an ordinary number."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def social_security_numbers(text: str, make: Placeholders) -> Iterator[Find]:
 
 
 def phones(text: str, make: Placeholders) -> Iterator[Find]:
-    """Find phone numbers with a country code, and national ones that are formatted as such; not ids of digits."""
+    """Find phone numbers with a country code, and national ones in a phone number's layout; not ids that are digits."""
     for pattern, regions in ((_PHONE, (None,)), (_US_PHONE, ("US",)), (_NATIONAL, _REGIONS)):
         for match in pattern.finditer(text):
             number = f"+{match[0][2:]}" if pattern is _PHONE and match[0].startswith("00") else match[0]

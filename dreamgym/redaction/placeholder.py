@@ -19,7 +19,7 @@ MARK = re.compile(r"REDACTED-[A-Z0-9-]+-[a-p]{8}|user-[a-p]{8}(?:@|%40)example\.
 
 
 def key_file() -> Path:
-    """Where the key of this user's placeholders is, or would be."""
+    """Path of the key of this user's placeholders; the file may not exist yet."""
     home = os.environ.get("DREAMGYM_HOME")
     return (Path(home) if home else platformdirs.user_data_path("dreamgym")) / "redaction.key"
 
@@ -27,8 +27,8 @@ def key_file() -> Path:
 def load_key() -> bytes:
     """The key of this user's placeholders, created at first use.
 
-    It is kept under DREAMGYM_HOME, else with the user's data, never in an environment folder: whoever is given a folder
-    cannot test guesses against its placeholders.
+    It is kept under DREAMGYM_HOME, else with the user's data, never in an environment folder. So a person who receives
+    a folder cannot test guesses against its placeholders.
 
     Raises:
         InvalidInput: the file cannot be read or made.

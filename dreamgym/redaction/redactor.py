@@ -37,7 +37,8 @@ _LAYOUTS: tuple[tuple[int | None, tuple[str, str]], ...] = (
 
 
 _WINDOW, _OVERLAP = 2**14, 2**12
-"""Characters that a rule reads at a time, and their overlap with the last ones. No rule holds a thread for long."""
+"""Number of characters that a rule reads at a time, and the overlap of two readings. So no rule holds a thread for
+long."""
 _NAMES = ("name", "key", "label", "field", "header", "variable", "parameter", "property", "title", "id", "type")
 _VALUES = ("value", "content", "text", "data", "val")
 MAX_REMEMBERED = 2000
@@ -50,13 +51,13 @@ Json = TypeVar("Json", str, JsonValue)
 class Redactor:
     """Replaces what the rules find. Equal values get equal placeholders, and redacting twice changes nothing more.
 
-    A value that only its name shows to be a secret is replaced wherever else it stands in the same JSON value.
+    If only its name shows that a value is a secret, the value is also replaced everywhere else in the same JSON value.
 
     Args:
         rules: the rules of the environment.
         key: key of the placeholders; see `load_key`.
         known: literal secrets to the name of their origin; they are also found in base64 or in a URL.
-        remembers: a secret found by its name in one value is also replaced in all later values.
+        remembers: True if a secret found by its name in one value is also replaced in all later values.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Redactor:
         return self._twice(self._text, text)
 
     def _twice(self, redact: Callable[[Json], Json], value: Json) -> Json:
-        """Redact again if a name showed a secret that may stand elsewhere in the value, before its name."""
+        """Redact a value, and again if a name has shown a secret that may also occur before its name."""
         before = len(self.told)
         redacted = redact(value)
         if len(self.told) > before:
@@ -166,7 +167,7 @@ class Redactor:
             try:
                 return self._json(text)
             except (ValueError, RecursionError):
-                pass  # it only begins like JSON, or is nested beyond reading
+                pass  # it only begins like JSON, or is nested too deeply
         return self._plain(redact_blobs(text, self._text))
 
     def _field(self, name: str, value: JsonValue) -> JsonValue:
@@ -203,7 +204,7 @@ class Redactor:
         return value[: len(value) - len(bare)] + self._make.secret(name, bare)
 
     def _json(self, text: str) -> str:
-        """Redact a text that is JSON. Raises ValueError if it is not, or has a layout that cannot be written again."""
+        """Redact a text that is JSON. Its layout is kept if it is a usual one. Raises ValueError if it is not JSON."""
         value = json.loads(text)
         redacted = self._value(value)
         if redacted == value:
@@ -216,7 +217,7 @@ class Redactor:
         return json.dumps(redacted, ensure_ascii=False)
 
     def _plain(self, text: str) -> str:
-        """One pass: every rule reads the text without its escapes, and its finds are replaced in the original."""
+        """Redact in one pass: every rule reads the text without its escapes, and finds are replaced in the original."""
         seen = Unescaped(text)
         finds = list(self._literal(seen.text))
         if self._rules.secrets:
@@ -241,7 +242,7 @@ class Redactor:
                 self._remember(find.name, seen.text[find.start : find.end])
             self.counts[find.name] += 1
             parts.append(text[at : seen.original(start)])
-            secret = self._known[found][1] if found in self._known else found  # all forms of one get one placeholder
+            secret = self._known[found][1] if found in self._known else found  # all its forms get one placeholder
             parts.append((is_whole and find.placeholder) or self._make.secret(find.name, secret))
             at = seen.original(end)
         return "".join([*parts, text[at:]])

@@ -69,7 +69,7 @@ def _cells(delimiter: str, text: str, start: int, end: int) -> list[tuple[int, i
     """Spans of the contents of a row's cells, without quotes and blanks."""
     cells = []
     while True:
-        first, last = _CELL[delimiter].match(text, start, end).span()  # type: ignore[union-attr]  # it matches nothing, too
+        first, last = _CELL[delimiter].match(text, start, end).span()  # type: ignore[union-attr]  # it always matches
         start = last + 1
         while first < last and text[first] in _AROUND:
             first += 1

@@ -1,1 +1,1 @@
-"""The experience replay buffer: what really happened, found again by meaning."""
+"""The experience replay buffer: stores trajectories and finds similar transitions by meaning."""

@@ -1,7 +1,8 @@
 """The replay buffer's protocol.
 
-Retrieval knows the episode's history: while one recorded world agrees with what the episode has seen, its transitions
-come first. That keeps the dream one consistent world, which is what decides whether a policy transfers.
+Retrieval takes the episode's history into account: if a recorded world contains the states that the episode has seen,
+its transitions come first. So the dream stays one consistent world, and this consistency decides whether a policy
+transfers.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Demonstration(Frozen):
     score: float
     """Cosine of the (state, action) keys plus half the trigram cosine, in [-1, 1.5]; 1.5 for an identical key."""
     exact: bool
-    """Same state and same action, to the letter."""
+    """True if state and action are exactly those of the query."""
     instruction: str = ""
     """Instruction of the task that the transition was recorded for."""
     same_goal: bool = False
-    """True if it was recorded for a task with the running task's goal. Only then do its reward and its end count for
-    the running task."""
+    """True if the transition was recorded for a task with the running task's goal. Only then do its reward and its end
+    count for the running task."""
 
 
 class Retrieval(Frozen):
@@ -41,15 +42,16 @@ class Retrieval(Frozen):
     action: ToolCall
     k: int
     history: tuple[Transition, ...] | None = ()
-    """The running episode so far; None withholds it, and matches are then drawn anew at each step."""
+    """The running episode so far. None withholds it; ties between matches are then broken anew at each step."""
     initial_state: str = ""
     """The state in which the running episode started."""
     world: str = ""
-    """The world of the running episode's task, preferred while it agrees; empty if it was not recorded."""
+    """The world of the running episode's task; preferred among worlds that agree equally. Empty if it was not
+    recorded."""
     goal: str = ""
-    """`Task.goal` of the running episode's task; empty: nothing was recorded for it."""
+    """`Task.goal` of the running episode's task; empty if nothing was recorded for it."""
     exclude: str = ""
-    """Id of the running episode, which is never returned."""
+    """Id of the running episode. Transitions that only this episode contains are never returned."""
     sources: frozenset[Source] = GROUNDED
     seed: int = 0
     """Breaks ties: the same seed prefers the same worlds throughout an episode."""
@@ -60,15 +62,15 @@ class Retrieval(Frozen):
 
 
 KEPT = 4
-"""Dreams kept of a task that is always solved, for each way in which they ended."""
+"""Number of dreams that are kept of a task that is always solved, for each stop reason."""
 SATURATED_GROUPS = 2
-"""How many of a task's last groups decide if it is always solved; groups of one policy count as one."""
+"""Number of a task's last groups that decide whether it is always solved; groups of one policy count as one."""
 SATURATED_VARIANCE = 0.01
 """A task is always solved if in each of these groups the mean reward is above zero and its variance at most this."""
 
 
 class TaskValue(Frozen):
-    """Outcome statistics of one task, under the policy that tried it last and over all."""
+    """Outcome statistics of one task: for the policy that tried it last, and for all policies."""
 
     task_id: str
     policy_version: int
@@ -102,7 +104,7 @@ class Upserted(Frozen):
 
 
 class ReplayBuffer(Protocol):
-    """Trajectories in, similar transitions out. Methods that write do all or nothing."""
+    """Stores trajectories and returns similar transitions. Each method that writes does all or nothing."""
 
     async def add(self, trajectories: Sequence[Trajectory]) -> int:
         """Store trajectories with their tasks and return how many were new. A stored id is left alone."""
@@ -110,8 +112,8 @@ class ReplayBuffer(Protocol):
     async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
         """Store trajectories and tasks; replace a stored one of the same id if the content differs.
 
-        A changed trajectory keeps its place in the order, and what only its old content held is forgotten: its
-        transitions, its task's goal, its world. All other trajectories stay as they are. A task keeps its place and
+        A changed trajectory keeps its place in the order. Everything that only its old content contained is deleted:
+        its transitions, its task's goal, its world. All other trajectories stay as they are. A task keeps its place and
         its outcome statistics.
 
         Raises:
@@ -121,24 +123,26 @@ class ReplayBuffer(Protocol):
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
         """At most k transitions, best first, no two with the same action, next state and observation.
 
-        Where there are identical ones, only those are returned, even if fewer than k: identical evidence is better
-        than similar, and no text is embedded. Nothing that only the excluded episode has seen is returned. A
-        transition seen in several worlds is represented by the one that agrees best. Of transitions that differ only
-        in reward or end, one that was recorded for the asked goal is returned if there is one.
+        If there are identical ones, only those are returned, even if fewer than k: identical evidence is better than
+        similar evidence, and no text needs to be embedded. Transitions that only the excluded episode has seen are not
+        returned. A transition that was seen in several worlds is represented by the one that agrees best. Of
+        transitions that differ only in reward or end, one that was recorded for the query's goal is returned if there
+        is one.
 
         Order: identical (state, action) before similar ones; among identical ones, worlds that contain more of the
-        states this episode has seen, then the episode's own task's world, then the asked goal, then a draw that `seed`
-        fixes per world (per transition where the history is withheld; agreement then counts nothing).
+        states that this episode has seen, then the world of the episode's own task, then the query's goal, then a draw
+        that `seed` fixes per world. If the history is withheld, agreement counts nothing, and the draw is per
+        transition.
         """
 
     async def watermark(self, env: str, group: str = "") -> int:
         """Position of the newest stored trajectory: `Retrieval.as_of` for a query that sees the buffer as it is now.
 
-        For a named group, the position when this was first asked for the group; every process gets the same one.
+        For a named group, the position at the first call for this group; every process gets the same one.
         """
 
     async def newest_recording(self, env: str) -> int:
-        """Position of the newest trajectory that was not dreamed: until it grows, recordings teach nothing new."""
+        """Position of the newest trajectory that was not dreamed. If it has not grown, there are no new recordings."""
 
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
@@ -165,9 +169,10 @@ class ReplayBuffer(Protocol):
     async def retire(self, env: str, *, keep: int = KEPT) -> int:
         """Delete most dreams of the tasks that are always solved; return how many trajectories were deleted.
 
-        Of the synthetic trajectories of such a task the newest `keep` of each stop reason stay. What was seen in
-        reality stays, and is found as before as of any watermark. Nothing goes that a running episode of the same
-        store may see; a buffer that knows of no episodes is asked when none runs. Raises InvalidInput for `keep` < 1.
+        For each such task, the newest `keep` synthetic trajectories of each stop reason stay. Real and imported
+        trajectories stay, and queries as of any watermark find them as before. Dreams that a running episode of the
+        same store may see stay too. A buffer that does not know the episodes must be called while none runs. Raises
+        InvalidInput for `keep` < 1.
         """
 
     async def counts(self, env: str) -> BufferCounts:

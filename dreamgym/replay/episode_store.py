@@ -38,19 +38,19 @@ class Episode(Frozen):
     as_of: int | None = None
     """The buffer's watermark that the episode's group shares. A dream does not see what was stored after it."""
     is_kept: bool = True
-    """False: the replay buffer gets nothing of it, whoever ends it."""
+    """False if the replay buffer must not store the episode, whoever ends it."""
     expires_at: datetime
 
     @property
     def version(self) -> int:
-        """Number of steps taken. An append names the version that it was computed from."""
+        """Number of steps taken. An append must give the version that it was computed from."""
         return len(self.transitions)
 
 
 class SteadyClock:
     """A clock that starts at a given moment and then follows this process's monotonic clock.
 
-    No episode becomes an hour older if a machine's clock is set. A store takes the moment from its database, so that
+    So no episode becomes an hour older if a machine's clock is set. A store takes the moment from its database, so that
     processes on machines whose clocks differ agree on when an episode is over.
     """
 
@@ -73,11 +73,11 @@ class EpisodeStore(Protocol):
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         """Store a new episode, or return the one that an earlier call with the same key made.
 
-        One that is not kept counts as archived from the start.
+        An episode with `is_kept` false counts as archived from the start.
         """
 
     async def load(self, episode_id: str) -> Episode:
-        """The episode as it stands. Raises UnknownEpisode."""
+        """Return the episode in its current state. Raises UnknownEpisode."""
 
     async def is_current(self, episode: Episode) -> bool:
         """True if nobody has added a step to the episode, ended it or delivered its answer since it was read."""
@@ -101,7 +101,7 @@ class EpisodeStore(Protocol):
         """
 
     async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
-        """Record if the answer of step `version` reached its client; ignored if a later step was taken."""
+        """Record whether the answer of step `version` reached its client; ignored if a later step was taken."""
 
     async def finish(
         self,
@@ -113,7 +113,7 @@ class EpisodeStore(Protocol):
         error: str | None = None,
         version: int | None = None,
     ) -> Episode:
-        """End the episode; one that is over keeps its first end. Returns it as it stands.
+        """End the episode and return it in its current state. An episode that is over keeps its first end.
 
         Raises:
             StaleEpisode: `version` is given, and the episode runs and has another number of steps.
@@ -143,7 +143,7 @@ class EpisodeStore(Protocol):
         """
 
     async def mark_archived(self, episode_ids: Sequence[str]) -> None:
-        """Mark episodes as archived: the replay buffer holds what it keeps of them."""
+        """Mark episodes as archived: the replay buffer has stored what it keeps of them."""
 
     async def close(self) -> None:
         """Release connections."""

@@ -1,7 +1,7 @@
-"""A line of a file of episodes in a run folder: the JSON of a trajectory, with the name of its group if it has one.
+"""One line of an episode file in a run folder: a trajectory as JSON, with the name of its group if it has one.
 
-A group is written as `RUN-UPDATE-TASK` for a rollout of a training run, as `SETTING/MEASURE/…` for an episode that was
-played for a report.
+The name is `RUN-UPDATE-TASK` for a rollout of a training run, and `SETTING/MEASURE/…` for an episode that was played
+for a report.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dreamgym.types import JsonObject, Trajectory
 
 
 def as_line(group: str, trajectory: Trajectory) -> str:
-    """The line, with its end."""
+    """The line for a trajectory, with the line end."""
     return f'{{"group":{json.dumps(group)},{trajectory.model_dump_json()[1:]}\n'
 
 
 def parted(line: bytes | str) -> tuple[str | None, JsonObject]:
-    """The name of the group, if there is one, and the JSON of the trajectory. Raises ValueError for other text."""
+    """Split a line into the name of the group, if any, and the trajectory's JSON. Raises ValueError for other text."""
     body = json.loads(line)
     if not isinstance(body, dict):
         raise ValueError("expected an object")

@@ -1,7 +1,7 @@
-"""The identities and the vectors by which transitions are stored and found; shared by all buffers.
+"""The ids and the vectors by which transitions are stored and found; shared by all buffers.
 
-A key is the pair (state, action text). Everything here is content-addressed: two buffers that hold the same
-trajectories give the same ids, and therefore the same draws.
+A key is the pair (state, action text). All ids are content addresses: two buffers that contain the same trajectories
+give the same ids, and therefore the same draws.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Key = tuple[str, str]
-"""A state and the canonical text of an action: what a transition is stored and found under."""
+"""A state and the canonical text of an action. A transition is stored and found under this pair."""
 
 STATE_WEIGHT, ACTION_WEIGHT = math.sqrt(0.7), math.sqrt(0.3)
-"""Chosen on 240 hand-made queries; any state share from .5 to .8 did as well."""
+"""Weights of the state vector and the action vector in a key. Chosen on 240 hand-made queries; any share of the state
+from 0.5 to 0.8 did as well."""
 
 SOURCE_CODES = {Source.REAL: 0, Source.IMPORTED: 1, Source.SYNTHETIC: 2}
 """The number that the database stores for each source."""
+SOURCES = {code: source for source, code in SOURCE_CODES.items()}
+"""The source for each number that the database stores."""
 
 CACHED_TEXTS = 20_000
 
@@ -57,7 +60,7 @@ def transition_id(transition: Transition) -> UUID:
 
 
 def outcome_id(transition: Transition) -> UUID:
-    """Content address of action, next state and observation. Transitions that share it look the same to a reader."""
+    """Content address of action, next state and observation. Transitions that share it look the same."""
     return digest_id(transition.action.canonical(), transition.next_state, transition.result.observation)
 
 
@@ -72,7 +75,10 @@ def source_mask(sources: Iterable[Source]) -> int:
 
 
 def check_storable(row: Frozen, what: str) -> str:
-    """The row as JSON; text that PostgreSQL cannot hold is refused. Raises InvalidInput that names the row."""
+    """Return the row as JSON.
+
+    Raises InvalidInput with `what` in its message if the row contains text that PostgreSQL cannot store.
+    """
     try:
         text = row.model_dump_json()
     except ValueError as error:
@@ -94,11 +100,11 @@ class Serialized:
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Serialized:
-        """Raises InvalidInput if PostgreSQL cannot hold the trajectory."""
+        """Serialise a trajectory. Raises InvalidInput if PostgreSQL cannot store it."""
         what = f"trajectory {trajectory.id!r}"
         transitions = tuple(check_storable(transition, what) for transition in trajectory.transitions)
         empty = check_storable(trajectory.model_copy(update={"transitions": ()}), what)
-        # the last of these words are the field's: what follows them are texts, in which quotes are escaped
+        # the last match is the field itself: only texts follow it, and their quotes are escaped
         before, _, after = empty.rpartition(',"transitions":[]')
         whole = f'{before},"transitions":[{",".join(transitions)}]{after}'
         return cls(before + after, transitions, hashlib.sha256(whole.encode()).digest())
@@ -108,7 +114,7 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Serializ
     """Trajectories by id, as JSON.
 
     Raises:
-        InvalidInput: a trajectory cannot be stored, or comes twice with different content.
+        InvalidInput: a trajectory cannot be stored, or occurs twice with different content.
     """
     found: dict[str, Serialized] = {}
     for trajectory in trajectories:
@@ -119,7 +125,7 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Serializ
 
 
 def stored_elsewhere(trajectory: Trajectory, env: str) -> InvalidInput:
-    """The error for a trajectory whose id is that of one of another environment."""
+    """The error for a trajectory whose id is already stored for another environment."""
     return InvalidInput(
         f"trajectory {trajectory.id!r} of {trajectory.task.env!r} cannot be stored: environment {env!r} has one of "
         "this id; give it another id"
@@ -141,7 +147,7 @@ def _holds_nul(value: object) -> bool:
 
 
 class KeyEncoder:
-    """Embeds keys in a thread and remembers texts: a policy comes back to the same states again and again."""
+    """Embeds keys in a thread and caches their vectors: a policy comes back to the same states again and again."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -157,13 +163,13 @@ class KeyEncoder:
     async def encode(self, keys: Sequence[Key]) -> NDArray[np.float16]:
         """Vectors of shape (len(keys), dim): the weighted state vector, then the weighted action vector.
 
-        As precise as the database keeps them, so their length is 1 only to three decimals.
+        They have the precision that the database keeps, so their length is 1 only to three decimals.
         """
         import numpy as np
 
         texts = list(dict.fromkeys(chain.from_iterable(keys)))
         vectors = np.empty((len(texts), self.encoder.dim), dtype=np.float32)
-        async with self._lock:  # of two episodes that ask for one text at once, the second finds it
+        async with self._lock:  # if two episodes need the same text at once, the second finds it in the cache
             digests = [
                 hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts
             ]

@@ -1,4 +1,4 @@
-"""How stored episodes are listed for a person: filtered, newest first, a page at a time, without their steps."""
+"""Lists of stored episodes for a person: filtered, newest first, one page at a time, without their steps."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ class EpisodeFilter(Frozen):
     state: Literal["", "running", "over", "failed"] = ""
     success: bool | None = None
     tier: Tier | None = None
-    """A tier that answered at least one step."""
+    """Tier that must have answered at least one step."""
     text: str = ""
-    """Letters that occur in the id of the episode or in its instruction, in capitals or not."""
+    """Text that must occur in the episode's id or instruction; case is ignored."""
 
     @property
     def reads_steps(self) -> bool:
-        """True if the steps of an episode decide: such episodes are looked through and not counted."""
+        """True if a condition depends on the steps of an episode. The matching episodes are then not counted."""
         return self.success is not None or self.tier is not None
 
 
 class Outcome(Frozen):
-    """What the steps of an episode come to."""
+    """Totals over the steps of an episode."""
 
     steps: int = 0
     tiers: dict[str, int] = Field(default_factory=dict)
     """Number of steps that each tier answered."""
     errors: int = 0
-    """Number of steps that were refused."""
+    """Number of steps that were answered with an error."""
     total: float = 0.0
     """Sum of the rewards of the steps."""
     terminated: bool = False
     """True if a step ended the task."""
     is_open: bool = False
-    """True if nobody knows of some step whether it ended the task."""
+    """True if it is unknown for some step whether it ended the task."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -55,7 +55,7 @@ class EpisodeSummary(Frozen):
     """An episode in one line of a list."""
 
     place: str
-    """Where it lies: `store`, or a file of a run folder."""
+    """Where the episode is stored: `store`, or a file of a run folder."""
     id: str
     task: Task
     source: Source
@@ -68,7 +68,7 @@ class EpisodeSummary(Frozen):
     final_reward: float | None = None
     error: str | None = None
     at: datetime | None = None
-    """When it was stored or last used; None: nobody noted it."""
+    """When it was stored or last used; None if unknown."""
     outcome: Outcome
 
     @property
@@ -119,12 +119,13 @@ class EpisodeSummary(Frozen):
 
 
 class EpisodePage(Frozen):
-    """Some episodes of a list."""
+    """One page of a list of episodes."""
 
     episodes: tuple[EpisodeSummary, ...]
     matching: int | None
-    """Number of episodes that meet the conditions; None: they were not counted, since their steps decide."""
+    """Number of episodes that meet the conditions; None if they were not counted, because a condition depends on
+    steps."""
     looked: int
     """Number of episodes that were looked through for this page."""
     next: str | None
-    """Where the list goes on; None at its end."""
+    """Position from which the next page starts; None at the end of the list."""

@@ -1,6 +1,6 @@
 """The order in which every buffer returns retrieved transitions.
 
-These functions are pure: a buffer finds candidates, `rank` decides. A buffer may drop candidates before that only by
+These functions are pure: a buffer finds candidates, and `rank` decides. A buffer that drops candidates earlier must use
 the same order (retrieval.sql repeats it).
 """
 
@@ -59,9 +59,9 @@ class Standing(NamedTuple):
 def rank(candidates: Iterable[Candidate], retrieval: Retrieval) -> Sequence[Candidate]:
     """The best k, best first, no two with the same outcome.
 
-    A transition that was seen in several worlds is represented by the world that agrees best, with the reward and the
-    end that were seen for the asked goal if there are such.
-    Scores of similar transitions count as equal when they agree to two decimals.
+    A transition that was seen in several worlds is represented by the world that agrees best. If it was also seen for
+    the query's goal, the reward and the end seen for that goal are used. Scores of similar transitions count as equal
+    if they agree to two decimals.
     """
     best: dict[UUID, Candidate] = {}
     for candidate in sorted(candidates, key=lambda candidate: _standing(candidate, retrieval)):

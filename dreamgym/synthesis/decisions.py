@@ -1,4 +1,4 @@
-"""Decision lists: which of the outcomes of a tool a call has."""
+"""Decision lists, which find the outcome of a call among the outcomes of its tool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class IsThere:
 
 @dataclass(frozen=True)
 class IsBlank:
-    """A path is bound to a text of white space, or an empty one."""
+    """A path is bound to a text that is empty or only white space."""
 
     path: Path
 
@@ -47,7 +47,7 @@ class IsBlank:
 
 @dataclass(frozen=True)
 class HasText:
-    """A path is bound to a text with a certain text in it."""
+    """A path is bound to a text that contains a certain text."""
 
     path: Path
     text: str
@@ -92,7 +92,7 @@ class AreSame:
 
 @dataclass(frozen=True)
 class IsAlready:
-    """A path is bound to the value that a change would give it."""
+    """A path is already bound to the value that a change would give it."""
 
     path: Path
     value: Expression
@@ -109,7 +109,7 @@ class IsAlready:
 
 @dataclass(frozen=True)
 class IsOne:
-    """A number is 1, of which a text speaks in the singular."""
+    """A number is 1, so that a text uses the singular."""
 
     number: Expression
 
@@ -143,7 +143,7 @@ class IsAbove:
 
 @dataclass(frozen=True)
 class Both:
-    """Two questions have these answers."""
+    """Two questions both have the given answers."""
 
     one: Question
     is_one: bool
@@ -173,12 +173,12 @@ class DecisionList:
 
     decisions: tuple[Decision, ...]
     otherwise: int | None
-    """The outcome if no decision applies; None if no outcome is likely then."""
+    """The outcome if no decision applies; None if it is not known then."""
     orders: frozenset[tuple[int, int]] = frozenset()
-    """Outcomes of two decisions that both applied in a recorded call, the one it had first."""
+    """Pairs of outcomes whose decisions both applied in a recorded call; the call had the first of them."""
 
     def outcome(self, bindings: Bindings) -> int | None:
-        """The outcome of a call; None if it is not known, also if no recording shows which of two comes first."""
+        """The outcome of a call; None if it is not known, or if no recording shows which of several comes first."""
         applying = [one.outcome for one in self.decisions if one.question.holds(bindings) == one.answer]
         if not applying:
             return self.otherwise

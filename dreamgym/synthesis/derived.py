@@ -1,7 +1,7 @@
-"""Derived fields: values of a state that follow from the rest of it, whichever tool was called.
+"""Derived fields: values of a state that follow from the rest of it, no matter which tool was called.
 
-That a ticket is overdue follows from its due hour and the hour it is. Such a field is computed after every call, so
-that no program needs an effect for it.
+For example, whether a ticket is overdue follows from its due hour and the current hour. Such a field is recomputed
+after every call, so that no program needs an effect for it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class DerivedField:
     collection: str
     """Empty for a single value of the state."""
     field: str
-    """The field; of a single value, its name."""
+    """Name of the field, or of the single value."""
     value: Expression | Entities
-    """The value of the field, in which the entity is the item; entities: the field is true for these and false for the
-    others of their collection."""
+    """The value of the field, as an expression in which the entity is the item. With `Entities`, the field is true for
+    these entities and false for the others of their collection."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -35,7 +35,7 @@ class DerivedField:
         return self.collection, self.field
 
     def values(self, state: IndexedState) -> dict[str, JsonValue]:
-        """The value by the entity's id; that of a single value by the empty text. Raises NoValue."""
+        """The value for each entity id; a single value has the empty text as its id. Raises NoValue."""
         call = bind(state, {})
         if isinstance(self.value, Entities):
             passing = self.value.unordered(call)
@@ -54,12 +54,12 @@ class DerivedField:
 
 
 def settled(state: JsonObject, derived: Sequence[DerivedField], schema: StateSchema) -> JsonObject:
-    """The state with its derived fields computed anew; the same object if they were right. Raises NoValue.
+    """The state with its derived fields recomputed; the same object if they were right. Raises NoValue.
 
     Args:
-        state: is not changed.
-        derived: in the order in which they follow from each other.
-        schema: of the state.
+        state: the state, which is not changed.
+        derived: the derived fields, each after those that it follows from.
+        schema: schema of the state.
     """
     for one in derived:
         values = one.values(IndexedState(state, schema))

@@ -30,7 +30,7 @@ class NoValue(Exception):
 
 
 class Expression(Protocol):
-    """Gives a value under the bindings of a call."""
+    """Has a value under the bindings of a call."""
 
     def value(self, bindings: Bindings) -> JsonValue:
         """The value. Raises NoValue."""
@@ -119,10 +119,10 @@ class Entities:
     collection: str
     filters: tuple[Filter, ...] = ()
     order: str = ""
-    """The field to sort by; empty: by id, digits as numbers."""
+    """The field to sort by; empty to sort by id, with digits as numbers."""
     descending: bool = False
     limit: Path = ()
-    """The argument that holds the largest number of entities; empty: there is no limit."""
+    """Path of the argument with the largest number of entities; empty if there is no limit."""
 
     def items(self, bindings: Bindings) -> list[Bindings]:
         return [bindings.of_entity(self.collection, identity) for identity in self.ids(bindings)]
@@ -153,7 +153,7 @@ class Entities:
 
 
 KINDS = ("is", "is not", "contains", "has", "shares", "at least", "at most", "above", "below")
-"""What a filter asks of a field: a text contains another, a list has an item or shares one with another list."""
+"""Comparisons of a filter. A text `contains` another; a list `has` an item, or `shares` one with another list."""
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "at least": operator.ge,
     "at most": operator.le,
@@ -170,7 +170,7 @@ class Filter:
     kind: str
     """One of KINDS."""
     other: Path | str
-    """What the field is compared with: a path, or a constant as JSON."""
+    """The other side of the comparison: a path, or a constant as JSON."""
 
     def ids(self, collection: str, bindings: Bindings) -> frozenset[str]:
         """Ids of the entities of a collection that pass."""
@@ -222,7 +222,7 @@ class Items:
 
     path: Path
     excluded: tuple[Path, Path] | None = None
-    """Items are left out in which the first path has the value of the second."""
+    """An item is left out if its value of the first path equals the call's value of the second path."""
 
     def items(self, bindings: Bindings) -> list[Bindings]:
         if not isinstance(bindings.values.get(self.path), list):
@@ -240,7 +240,7 @@ class Items:
 
 
 Source = Items | Entities
-"""What a loop goes over."""
+"""The source of the items that a loop goes over."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Sum:
             over = self.over
             return len(over.unordered(bindings) if isinstance(over, Entities) else over.items(bindings))
         if isinstance(self.over, Entities) and isinstance(self.each, Variable) and len(self.each.path) == 2:
-            # The field of the entity itself: the search evaluates thousands of these, bindings for each are too slow.
+            # A field of the entity itself. The search evaluates thousands of these: bindings for each are too slow.
             entities = bindings.state.collections[self.over.collection]
             parts = [entities[one].get(self.each.path[1]) for one in self.over.unordered(bindings)]
         else:
@@ -307,12 +307,12 @@ class Combined:
 
     lists: tuple[Path, ...]
     without: Path = ()
-    """A list whose items are left out; empty: none are."""
+    """Path of a list whose items are left out; empty if none are."""
     is_distinct: bool = False
     """Only the first of equal items is kept."""
     is_sorted: bool = False
     order: str = ""
-    """The field of the items to sort by; empty: by the items themselves."""
+    """The field of the items to sort by; empty to sort by the items themselves."""
 
     def value(self, bindings: Bindings) -> JsonValue:
         items = [item for path in self.lists for item in _list_at(path, bindings)]
@@ -337,7 +337,7 @@ class First:
 
     of: Entities
     or_any: bool = False
-    """If no entity passes the filters, the first of all."""
+    """True to take the first of all entities if none passes the filters."""
 
     def value(self, bindings: Bindings) -> JsonValue:
         found = self.of.ids(bindings)
@@ -353,11 +353,11 @@ class First:
 
 @dataclass(frozen=True)
 class Larger:
-    """The value of two that has the larger number, or the smaller one; the first of equal ones."""
+    """The one of two values that has the larger number, or the smaller number; the first if the numbers are equal."""
 
     paths: tuple[Path, Path]
     number: Path = ()
-    """Leads on from each path to its number; empty: the values are the numbers."""
+    """Steps from each path to its number; empty if the values themselves are the numbers."""
     is_smaller: bool = False
 
     def value(self, bindings: Bindings) -> JsonValue:
@@ -374,7 +374,7 @@ class Larger:
 
 @dataclass(frozen=True)
 class Table:
-    """A value for each recorded value of some paths; there is none for other values."""
+    """A table with a value for each recorded combination of values of some paths; others have no value."""
 
     of: tuple[Path, ...]
     rows: tuple[tuple[str, str], ...]
@@ -441,7 +441,7 @@ class JsonText:
 
 
 FORMATS = ("", ".2f", ",", ",.2f")
-"""How numbers are written in a text, as format specifications; the first: as JSON."""
+"""Format specifications of numbers in a text; the empty one means JSON."""
 
 
 def parts_of(part: object) -> Iterator[object]:
@@ -480,7 +480,7 @@ def shown(path: Path) -> str:
 
 
 def written(value: JsonValue, form: str) -> str:
-    """A value as it stands in a text."""
+    """A value as it is written in a text."""
     if is_number(value):
         return format(value, form) if form else json.dumps(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -492,7 +492,7 @@ def in_style(value: JsonValue, style: Style, *, is_ascii: bool) -> str:
 
 
 def style_of(texts: Sequence[str]) -> tuple[Style, bool] | None:
-    """The style, and whether it is ASCII, in which all texts are JSON objects or lists; None if there is none."""
+    """The common style of texts that are JSON objects or lists, and whether it is ASCII; None if they have none."""
     try:
         values = [json.loads(text) for text in texts]
     except ValueError:

@@ -15,7 +15,7 @@ class IdSequence:
 
     prefix: str
     width: int
-    """Digits to which the number is filled with zeros; 0: it is not filled."""
+    """Digits to which the number is padded with zeros; 0 if it is not padded."""
     first: int
     """The number of the first id in an empty collection."""
 

@@ -1,9 +1,9 @@
 """Learns the program of a tool from recorded calls of it.
 
-The recorded calls fall into outcomes: refused or not, with which form of answer, with which changes. For each outcome a
-branch is searched that gives exactly the recorded states and answers (`search.effects`, `search.expressions`), and then
-a decision list that gives each call its outcome (`search.decisions`). What has no explanation gets no branch: nothing
-is guessed. Same recordings, same program, in whatever order they come.
+The recorded calls are divided into outcomes: by refusal or success, by the form of the answer, and by the changes. For
+each outcome, a branch is searched that gives exactly the recorded states and answers (`search.effects`,
+`search.expressions`), and then a decision list that gives each call its outcome (`search.decisions`). An outcome
+without an explanation gets no branch: nothing is guessed. The same recordings give the same program, in any order.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from dreamgym.synthesis.search.texts import Token, alike, list_forms, tokens
 from dreamgym.types import JsonObject, Transition
 
 PROGRAMS = 64
-"""Most programs that are kept."""
+"""Most programs that are cached."""
 SAMPLE = 96
-"""Recorded calls of a tool in which a program is sought first."""
+"""Most recorded calls of a tool in which a program is searched first."""
 STATES = 1000
 """Most recorded calls whose states are searched for derived fields."""
 CATEGORY = 5
-"""A field with more values is no category."""
+"""A field with more values than this is not a category."""
 ROUNDS = 3
-"""Most searches for one program, each in more recorded calls."""
+"""Most searches for one program, each with more recorded calls."""
 
 
 class LearnedPrograms:
-    """The programs of all tools of an environment, each learned when it is first asked for.
+    """The programs of all tools of an environment, each learned when it is first needed.
 
-    Several threads may ask.
+    Several threads may call `of`.
 
     Args:
         recordings: recorded calls of all tools. Equal calls count once.
-        schema: of the states.
+        schema: schema of the states.
     """
 
     def __init__(self, recordings: Iterable[Transition], schema: StateSchema) -> None:
@@ -83,12 +83,12 @@ def learn(
 ) -> ToolProgram | None:
     """The program of a tool; None if no recorded call has an explicit state before and after it.
 
-    The same recordings are learned from once: the last PROGRAMS programs are kept, by the content of their recordings.
-    From 48 calls with states of 4 kB a program is learned in 0.1 to 0.3 seconds, and a kept one found in 1 millisecond.
+    The last PROGRAMS programs are cached by the content of their recordings. From 48 calls with states of 4 kB, a
+    program is learned in 0.1 to 0.3 seconds, and a cached one is found in 1 millisecond.
 
     Args:
         recordings: recorded calls of one tool. Equal calls count once.
-        schema: of the states.
+        schema: schema of the states.
         derived: fields that follow from the rest of the state.
     """
     distinct = {one.digest: one for one in sorted(map(_Recording.of, recordings))}
@@ -97,13 +97,13 @@ def learn(
 
 @dataclass(frozen=True, order=True)
 class _Recording:
-    """A recorded call, compared by what a program depends on."""
+    """A recorded call, compared by all that a program depends on."""
 
     digest: bytes
     structured: str
-    """The structured content as JSON, which the digest leaves out; empty without any."""
+    """The structured content as JSON, or an empty text. The digest does not include it."""
     has_blocks: bool
-    """The answer has content blocks other than one text, which the digest leaves out too."""
+    """True if the answer has content blocks other than one text. The digest does not include them."""
     step: Transition = field(compare=False)
 
     @classmethod
@@ -158,7 +158,7 @@ def _learned(recordings: _Recordings) -> ToolProgram | None:
 def _id_sequences(
     states: Sequence[JsonObject], created: Sequence[Mapping[str, str]], schema: StateSchema
 ) -> dict[str, IdSequence]:
-    """How new ids follow each other, for the collections in which the calls made entities."""
+    """Sequences of new ids, for the collections in which the calls made entities."""
     sequences: dict[str, IdSequence] = {}
     for name in sorted({name for made in created for name in made}):
         made_in = [(state, made[name]) for state, made in zip(states, created, strict=True) if name in made]
@@ -169,7 +169,7 @@ def _id_sequences(
 
 
 def _chosen(cases: Sequence[Case]) -> Iterator[tuple[str, Expression]]:
-    """The entities that a tool chooses: a field is set to the id of the first of some entities in an order."""
+    """The entities that a tool chooses: it sets a field to the id of the first entity in some order."""
     kinds = sorted({kind for case in cases for kind in case.changes if kind.op == "set" and kind.collection})
     for kind in kinds:
         changed = [case for case in cases if len(case.changes.get(kind, {})) == 1]
@@ -181,16 +181,16 @@ def _chosen(cases: Sequence[Case]) -> Iterator[tuple[str, Expression]]:
 
 
 def _verified(case: Callable[[int], Case], count: int, definitions: Definitions, schema: StateSchema) -> ToolProgram:
-    """The program that some of the recorded calls show and none contradicts.
+    """Learn a program from some of the recorded calls, such that no recorded call contradicts it.
 
-    Calls that a program contradicts, or has no answer for, join those from which it is learned. An outcome that is
-    contradicted in the end has no branch.
+    Calls that contradict a program, or have no answer in it, join those from which it is learned. An outcome that calls
+    still contradict at the end gets no branch.
 
     Args:
-        case: gives a recorded call by its number.
-        count: of the recorded calls.
-        definitions: of the tool.
-        schema: of the states.
+        case: returns a recorded call by its number.
+        count: number of the recorded calls.
+        definitions: definitions of the tool.
+        schema: schema of the states.
     """
     sample = {i: case(i) for i in range(min(SAMPLE, count))}
     for _ in range(ROUNDS):
@@ -249,10 +249,10 @@ def _program(cases: Sequence[Case], definitions: Definitions, schema: StateSchem
 
 
 def _groups(cases: Sequence[Case]) -> list[list[list[int]]]:
-    """Outcomes that there may be, each with its cases by the form of their answers.
+    """Possible outcomes, each with its cases grouped by the form of their answers.
 
-    Answers of several forms are put together if the calls change the state: which of them is given may depend on the
-    state after the call.
+    All forms of answers to calls that change the state make one outcome: which form is given may depend on the state
+    after the call.
     """
     forms = _by_form(cases)
     changing = [group for group in forms if any(cases[i].changes for i in group)]
@@ -280,10 +280,10 @@ def _by_form(cases: Sequence[Case]) -> list[list[int]]:
 def _outcomes(
     forms: list[list[int]], cases: Sequence[Case], definitions: Definitions
 ) -> Iterator[tuple[list[int], Branch | None]]:
-    """Divides cases into outcomes with a branch each.
+    """Divide cases into outcomes with a branch each.
 
-    If no branch gives them all, they are divided by the form of their answers, then by what they change and by the
-    truth values in their answers.
+    If no branch explains all cases, groups of forms are divided by their changes, then into single forms. The cases of
+    one form are divided by `_outcomes_of_form`.
     """
     whole = _branch([[cases[i] for i in group] for group in forms], definitions)
     if whole is not None:
@@ -302,9 +302,9 @@ def _outcomes(
 def _outcomes_of_form(
     group: Sequence[int], cases: Sequence[Case], definitions: Definitions
 ) -> Iterator[tuple[list[int], Branch | None]]:
-    """Divides cases with one form of answer by what they change and by the truth values in their answers.
+    """Divide cases with one form of answer by their changes and by the truth values in their answers.
 
-    The largest part comes first, and takes the cases of the others that its branch gives as well.
+    The largest part comes first. It takes the cases of the other parts that its branch also explains.
     """
     parts: dict[str, list[int]] = {}
     for i in group:
@@ -326,8 +326,8 @@ def _branch(forms: Sequence[Sequence[Case]], definitions: Definitions) -> Branch
     """The branch that gives exactly the recorded states and answers of some cases; None if there is none.
 
     Args:
-        forms: the cases by the form of their answers.
-        definitions: of the tool.
+        forms: the cases, grouped by the form of their answers.
+        definitions: definitions of the tool.
     """
     cases = [case for form in forms for case in form]
     if any("content" in case.result.info for case in cases):
@@ -370,7 +370,7 @@ def _answer(cases: Sequence[Case], calls: Sequence[Bindings]) -> ProgramAnswer |
 
 
 def _gives(branch: Branch, case: Case, definitions: Definitions) -> bool:
-    """True if a branch gives exactly what was recorded; JSON in a text may be written in another style."""
+    """True if a branch gives exactly the recorded result; JSON in a text may be written in another style."""
     try:
         result = branch.run(case.before, definitions, case.arguments)
     except (NoValue, ImpossibleChange, ValueError):
@@ -390,7 +390,7 @@ def _gives(branch: Branch, case: Case, definitions: Definitions) -> bool:
 
 
 def _overwritten(branch: Branch, cases: Sequence[Case]) -> dict[Path, frozenset[str]]:
-    """See `Branch.overwritten`: that `open` becomes `sent` does not show that `cancelled` would."""
+    """Values for `Branch.overwritten`. A recorded change from `open` to `sent` does not show one from `cancelled`."""
     paths = [
         (*effect.target, f">{effect.collection}", *effect.tail)
         for effect in branch.effects

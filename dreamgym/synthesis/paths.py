@@ -13,7 +13,7 @@ which is what makes recorded calls comparable.
 | `before` | followed by any path: its value before the call |
 | `item` | one item of a list, or one entity of a collection, inside of a loop over them |
 | `first` | the first item of a list argument that has a certain fault (`ItemFault`) |
-| `chosen` | an entity that the tool chooses, as the one with the smallest number |
+| `chosen` | an entity that the tool chooses, such as the one with the smallest number |
 | `changed` | after the call: the ids of the entities in which it changed a certain field, `tickets.status` |
 """
 
@@ -30,7 +30,7 @@ from dreamgym.types import JsonObject
 
 Path = tuple[str, ...]
 HOPS = 2
-"""Most entities on the way to a value."""
+"""Most entities that a path goes through."""
 
 
 class IndexedState:
@@ -46,11 +46,11 @@ class IndexedState:
             entities = part.items() if isinstance(part, dict) else ()
             self.collections[name] = {identity: one for identity, one in entities if isinstance(one, dict)}
         self.passing: dict[object, frozenset[str]] = {}
-        """Ids of the entities that pass a filter on a constant, kept by collection and filter."""
+        """Ids of the entities that pass a filter on a constant, cached by collection and filter."""
         self._having: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
 
     def having(self, collection: str, field: str, value: JsonValue) -> frozenset[str]:
-        """Ids of the entities in which a field has a value."""
+        """Ids of the entities in which a field has this value."""
         place = collection, field
         if place not in self._having:
             found: dict[str, set[str]] = {}
@@ -77,7 +77,7 @@ class Bindings:
     """The value of every path that can be reached from some roots.
 
     Args:
-        state: where ids are looked up.
+        state: the state in which ids are looked up.
         roots: the values to start from.
         outer: bindings whose paths are visible too, for an item of a loop.
     """
@@ -86,7 +86,7 @@ class Bindings:
         self.state = state
         self.values: dict[Path, JsonValue] = dict(outer.values) if outer else {}
         self.passing: dict[object, frozenset[str]] = {}
-        """Ids of the entities that pass a filter, kept by collection and filter."""
+        """Ids of the entities that pass a filter, cached by collection and filter."""
         self._items: dict[object, list[Bindings]] = {}
         for path, value in roots.items():
             for reached, part in self._reached(path, value, HOPS, frozenset()):
@@ -96,11 +96,11 @@ class Bindings:
         self.own: set[Path] = {path for path in self.values if outer is None or path not in outer.values}
 
     def add(self, path: Path, value: JsonValue) -> None:
-        """Binds one more root."""
+        """Bind one more root."""
         self.values.update(self._reached(path, value, HOPS, frozenset()))
 
     def items(self, path: Path) -> list[Bindings]:
-        """Bindings of each item of the list at a path; empty if there is no list."""
+        """The bindings of each item of the list at a path; empty if there is no list."""
         if path not in self._items:
             value = self.values.get(path)
             parts = value if isinstance(value, list) else []
@@ -151,18 +151,19 @@ class Bindings:
 
 @dataclass(frozen=True, order=True)
 class ItemFault:
-    """A reason for which a server may refuse one item of a list argument."""
+    """A reason why a server may refuse one item of a list argument."""
 
     over: Path
     """The list."""
     kind: str
     """`missing`: `one` is bound to nothing. `twice`: an earlier item has the same `one`. `above`: the number `one` is
-    larger than the number `other`. `below`: `one` is smaller than the whole number that `other` holds."""
+    larger than the number `other`. `below`: `one` is smaller than the whole number in `other`, which is not a path
+    then."""
     one: Path
     other: Path = ()
 
     def holds(self, item: Bindings, call: Bindings) -> bool:
-        """True if the item of this call has the fault."""
+        """True if this item of the call has the fault."""
         one = item.values.get(self.one)
         if self.kind == "missing":
             return one is None
@@ -210,12 +211,12 @@ def bind(
     """The bindings of one call.
 
     Args:
-        state: before the call, or after it.
-        arguments: of the call.
-        new_ids: the root `new`: an id for each collection that the tool adds to.
-        before: the root `before`: the bindings before the call. What the tool chose then is bound too.
-        faults: the root `first` is bound to the first item that has each of these.
-        changed: the root `changed`.
+        state: the state before the call, or after it.
+        arguments: arguments of the call.
+        new_ids: values of the root `new`: an id for each collection that the tool adds to.
+        before: values of the root `before`: the bindings before the call. The root `chosen` is bound as it was there.
+        faults: for each of these, the root `first` is bound to the first item with the fault.
+        changed: values of the root `changed`: the ids for each field.
     """
     roots: dict[Path, JsonValue] = {("arg", name): value for name, value in arguments.items()}
     roots.update({("value", name): state.state[name] for name in state.schema.values if name in state.state})
@@ -250,7 +251,7 @@ def is_entity(path: Path) -> bool:
 
 
 def rank(path: Path) -> tuple[bool, bool, int, bool, Path]:
-    """Sort key: values after the call before those that were, ids before texts, short paths first, the call's own."""
+    """Sort key: first paths without `before`, then those that follow ids, then short ones, then those of the call."""
     by_text = any("@" in step for step in path)
     return path[0] == "before", by_text, len(path), path[0] not in {"arg", "new", "item"}, path
 

@@ -1,4 +1,4 @@
-"""Programs: what a tool does to an explicit state and answers, ready to be run on a call.
+"""Programs: the changes that a tool makes to an explicit state, and its answers, ready to be run on a call.
 
 A program decides which outcome a call has, and each outcome has a branch: changes of the state and an answer.
 """
@@ -27,7 +27,7 @@ class ProgramResult:
     """The effect and the answer of one call."""
 
     operations: tuple[Operation, ...]
-    """What changes, as operations on the state before the call."""
+    """The changes, as operations on the state before the call."""
     after: JsonObject
     """The state after the call."""
     observation: str
@@ -44,12 +44,12 @@ class Effect:
     collection: str
     """Empty for a single value of the state."""
     tail: tuple[str, ...]
-    """The path of the field in the entity; of a single value, its path in the state."""
+    """Path of the field in the entity, or of the single value in the state."""
     target: Path = ()
-    """Bound to the id of the entity."""
+    """The path that is bound to the id of the entity."""
     value: Expression | None = None
     over: Source | None = None
-    """The change is made once for each of these."""
+    """If it is given, the change is made once for each of its items."""
 
     def operations(self, call: Bindings, ids: Mapping[str, IdSequence]) -> Iterator[Operation]:
         """The changes in one call. Raises NoValue."""
@@ -61,7 +61,7 @@ class Effect:
                 if not isinstance(identity, str | int):
                     raise NoValue(f"no id is bound to {shown(self.target)}")
                 if self.op == "new":
-                    if count:  # the first may be named by the call, and is of no sequence then
+                    if count:  # the call may give the first id, which need not follow the sequence
                         identity = ids[self.collection].run_from(str(identity), count + 1)[-1]
                     if isinstance(value, dict):
                         value = {call.state.schema.collections[self.collection].key: identity, **value}
@@ -90,7 +90,7 @@ class ProgramAnswer:
     text: Expression | Wording
     """The observation: an expression, or how it follows from the structured content."""
     field_orders: tuple[tuple[str, ...], ...] = ()
-    """The orders in which objects in the answers have their fields; in a state they are sorted."""
+    """The recorded orders of the fields of objects in the answers. In a state, fields are sorted."""
 
     def of(self, call: Bindings) -> tuple[str, JsonObject | None]:
         """The observation and the structured content. Raises NoValue, ValueError."""
@@ -118,17 +118,17 @@ class ProgramAnswer:
 
 @dataclass(frozen=True)
 class Definitions:
-    """What all branches of a tool refer to."""
+    """Definitions that all branches of a tool refer to."""
 
     ids: Mapping[str, IdSequence] = field(default_factory=dict)
-    """How new ids follow each other, for the collections that the tool adds to."""
+    """Sequences of new ids, for the collections that the tool adds to."""
     faults: tuple[ItemFault, ...] = ()
     derived: tuple[DerivedField, ...] = ()
     """Fields that follow from the rest of the state after every call."""
     chosen: tuple[tuple[str, Expression], ...] = ()
-    """The id of an entity that the tool chooses, by a name."""
+    """A name and the expression of the id, for each entity that the tool chooses."""
     changed: tuple[tuple[str, str], ...] = ()
-    """Collection and field; the answer can refer to the entities in which the call changed it."""
+    """Collection and field. The answer can refer to the entities in which the call changed this field."""
 
     def bind_before(self, state: IndexedState, arguments: JsonObject) -> Bindings:
         """The bindings before a call."""
@@ -142,7 +142,7 @@ class Definitions:
     def bind_after(
         self, state: JsonObject, arguments: JsonObject, created: Mapping[str, str], before: Bindings
     ) -> Bindings:
-        """The bindings after a call, in which entities may have been created."""
+        """The bindings after a call, which may have created entities."""
         after = IndexedState(state, before.state.schema)
         changed = {
             f"{name}.{field}": sorted(
@@ -166,10 +166,10 @@ class Branch:
     effects: tuple[Effect, ...]
     is_error: bool
     answers: tuple[ProgramAnswer | None, ...]
-    """Which one is given depends on the state after the call; None for one that has no explanation."""
+    """The possible answers; None for one without an explanation. `choice` selects one by the state after the call."""
     choice: DecisionList
     reads_after: bool
-    """The answer is made from the state after the call, and can refer to the state before it."""
+    """True if the answer is made from the state after the call. It can also refer to the state before it."""
     overwritten: Mapping[Path, frozenset[str]] = field(default_factory=dict)
     """For each field that the branch sets to a constant: the recorded values before, as JSON."""
 
@@ -223,16 +223,16 @@ class Branch:
 class ToolProgram:
     """The behaviour of one tool, derived from its recorded calls. `str(program)` is a listing of it.
 
-    It is pure: the same state and arguments give the same result, and nothing is drawn or remembered.
+    A program is pure: the same state and arguments give the same result. It draws no random numbers and stores nothing.
     """
 
     schema: StateSchema
     definitions: Definitions
     decisions: DecisionList
     branches: tuple[Branch | None, ...]
-    """By outcome; None for an outcome whose recorded calls have no explanation."""
+    """One branch for each outcome; None if the recorded calls of the outcome have no explanation."""
     familiar: Mapping[Path, frozenset[str]] = field(default_factory=dict)
-    """The traits that arguments and the entities that they name had in recorded calls."""
+    """The categories that each path had in recorded calls, see `traits`."""
 
     def run(self, state: JsonObject, arguments: JsonObject) -> ProgramResult | None:
         """The effect and the answer of a call in a state.

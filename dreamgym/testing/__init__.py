@@ -1,4 +1,4 @@
-"""Contract suites for other people's implementations; a broken promise is an AssertionError that names it."""
+"""Contract tests for your own implementations; a broken promise raises an AssertionError that names it."""
 
 from dreamgym.testing.environment import check_environment
 from dreamgym.testing.replay import check_replay_buffer

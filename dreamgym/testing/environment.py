@@ -1,4 +1,4 @@
-"""The contract that every environment keeps; strangers run it on theirs.
+"""Contract test for environments, to run on your own.
 
     async def test_my_environment_keeps_its_promises() -> None:
         real = load_real("mine")
@@ -21,7 +21,7 @@ from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 STEPS = 3
 """How many steps of an episode are compared with its repetition."""
 LONG = 200
-"""An episode that has not ended after so many steps has no end of its own; whoever plays it sets the limit."""
+"""An episode that has not ended after so many steps has no end of its own; its player sets the limit."""
 
 _PLAINEST: dict[str, JsonValue] = {
     "string": "look",
@@ -44,9 +44,9 @@ async def check_environment(
     """Check every promise of the Environment protocol.
 
     Args:
-        make: gives a new environment that nobody else uses.
-        tasks: some tasks of it; with two or more, one is played while another runs.
-        action: a call that fits a tool's schema; without it, the plainest one for the first tool is made up.
+        make: returns a new environment that nobody else uses.
+        tasks: some of its tasks; with two or more, one is played while another runs.
+        action: a call that fits a tool's schema; if None, the simplest call of the first tool is used.
         deterministic: the same task and actions must give the same answers.
     """
     assert tasks, "expected at least one task to check with"
@@ -57,14 +57,14 @@ async def check_environment(
         await _check_life(environment, tasks[0], action)
     finally:
         await environment.close()
-    await environment.close()  # twice is fine
+    await environment.close()  # a second call must be allowed
     await _check_two_do_not_meet(make, tasks, action)
     if deterministic:
         await _check_repetition(make, tasks, action)
 
 
 def check_tools(tools: Sequence[JsonObject]) -> None:
-    """MCP tool definitions: names that differ, and input schemas that are JSON Schema for an object."""
+    """Check MCP tool definitions: names must be unique, and input schemas must be JSON Schemas of an object."""
     assert tools, "an environment needs at least one tool"
     names = [tool.get("name") for tool in tools]
     assert all(isinstance(name, str) and name for name in names), f"every tool needs a name, got {names}"
@@ -154,7 +154,7 @@ async def _check_two_do_not_meet(make: Callable[[], Environment], tasks: Sequenc
 
 
 async def _check_repetition(make: Callable[[], Environment], tasks: Sequence[Task], action: ToolCall) -> None:
-    """Each task by itself, twice in one environment, then all side by side and step by step: the same answers."""
+    """Check that each task, played twice by itself, gives the answers that it gives step by step beside the others."""
     alone: list[list[StepResult]] = []
     environment = make()
     try:

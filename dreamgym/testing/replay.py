@@ -1,4 +1,4 @@
-"""The contract that every replay buffer keeps; strangers run it on theirs.
+"""Contract test for replay buffers, to run on your own.
 
 async def test_my_buffer():
     await check_replay_buffer(make_my_buffer)
@@ -90,7 +90,7 @@ def sample_trajectory(
     env: str = ENV,
     instruction: str = INSTRUCTION,
 ) -> Trajectory:
-    """A closed trajectory; without another instruction it is of one fixed task."""
+    """A closed trajectory. Without another instruction it has one fixed task."""
     task_id = "go" if instruction == INSTRUCTION else f"go: {instruction}"
     task = Task(id=task_id, env=env, instruction=instruction, initial_state="kitchen")
     return Trajectory(
@@ -99,7 +99,7 @@ def sample_trajectory(
 
 
 def sample_retrieval(state: str, command: str, **changes: object) -> Retrieval:
-    """A question of an episode that started in the kitchen."""
+    """A query of an episode that started in the kitchen."""
     action = ToolCall(name="act", arguments={"command": command})
     asked = Retrieval(env=ENV, state=state, action=action, k=3, initial_state="kitchen", goal=INSTRUCTION)
     return asked.model_copy(update=changes)
@@ -175,7 +175,7 @@ async def _what_has_changed_takes_the_place_of_what_is_stored(buffer: ReplayBuff
     assert await buffer.upsert([third, edited, second]) == Upserted(new=1, changed=(first.id,))
     assert await buffer.trajectories(ENV) == (edited, second, third), "it keeps its place"
     asked = sample_retrieval("kitchen", "north", world="house 0", goal=task.goal)
-    for as_of in (None, began):  # whoever saw the old content sees the new one
+    for as_of in (None, began):  # also as of the watermark of the old content
         best = (await buffer.nearest(asked.model_copy(update={"as_of": as_of})))[0]
         assert (best.transition, best.same_goal) == (step, True)
     assert not any(found.world == "house 0" and found.same_goal for found in await _found(buffer, goal=INSTRUCTION))
@@ -485,7 +485,7 @@ async def _a_task_that_fails_once_keeps_its_dreams(buffer: ReplayBuffer) -> None
 
 
 async def _what_was_seen_in_reality_is_found_after_retiring_as_before(buffer: ReplayBuffer) -> None:
-    """Also what was dreamt as well, before or after, in its world or elsewhere."""
+    """Check this also for steps that were dreamt too, before or after, in the same world or elsewhere."""
     real = _worlds(2)
     first, second = (
         real[n].model_copy(update={"id": f"twin {n}", "source": Source.SYNTHETIC, "world": f"house {n}"})

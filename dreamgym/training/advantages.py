@@ -1,6 +1,6 @@
 """How much better than expected an action was: group advantages for GRPO, generalised advantages for PPO.
 
-Plain numbers, no tensors: a trainer puts them where its tokens are.
+The functions work on plain numbers, not tensors: a trainer assigns the results to its tokens.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ EPSILON = 1e-4
 
 
 def group_advantages(rewards_G: Sequence[float | None]) -> list[float]:
-    """Reward minus the group's mean, over its standard deviation, shape (G,); paper, section 3, GRPO.
+    """Reward minus the group's mean, divided by the standard deviation, shape (G,); paper, section 3, GRPO.
 
-    A rollout without a reward is compared with nobody: its advantage is 0, and so is that of a group's only other one.
-    Our deviation: the standard deviation is that of a sample (n - 1) with 1e-4 added, as in TRL.
+    A rollout without a reward has advantage 0. If only one rollout of a group has a reward, its advantage is 0 too.
+    Difference from the paper: the standard deviation is that of a sample (n - 1) with 1e-4 added, as in TRL.
     """
     valid = [reward for reward in rewards_G if reward is not None]
     if len(valid) < 2:

@@ -1,7 +1,7 @@
-"""Does practice in the dream still help in reality? A rule for stopping, and for which checkpoint to keep.
+"""A rule that decides when training must stop, and which checkpoint to keep.
 
 Reward inside a simulator proves nothing, so the policy is probed in the real environment every few updates, on the same
-tasks each time. The probes are a measurement: nothing is learned from them but when to stop.
+tasks each time. The probes only measure: they decide when to stop, and the policy does not learn from them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Outcomes = Sequence[float | None]
-"""1 or 0 for each task of a probe, None where its episode failed; the same tasks each time."""
+"""1 or 0 for each task of a probe, None if its episode failed; the tasks are the same in each probe."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Seen:
     best: bool
     """True if no earlier probe was better: keep this checkpoint."""
     stop: bool
-    """Training must not go on."""
+    """True if training must stop."""
 
 
 @dataclass(frozen=True)
 class Fall:
-    """A fall of the success in the real environment from an earlier probe."""
+    """A fall of the success rate in the real environment since an earlier probe."""
 
     best: int
     """Update of the earlier probe, which was better."""
@@ -38,13 +38,14 @@ class Fall:
 class RealProbes:
     """The probes of one run.
 
-    Training stops at a probe where, for some earlier one, an exact one-sided sign test over the tasks whose outcome
-    changed finds fewer successes with a chance below `alarm` divided by the number of pairs of planned probes. By the
-    union bound the whole run stops with a chance of at most `alarm` if no probe's policy is worse than one before.
+    Each probe is compared with every earlier one by an exact one-sided sign test over the tasks whose outcome changed.
+    Training stops if the probability of so few gains is below `alarm` divided by the number of pairs of planned probes.
+    By the union bound, a run stops with a probability of at most `alarm` if no probe's policy is worse than an earlier
+    one.
 
     Args:
-        planned: how many probes the run will have, that before the first update included.
-        alarm: highest chance of a false alarm in the whole run.
+        planned: number of probes in the run, including the one before the first update.
+        alarm: highest probability of a false alarm in the whole run.
     """
 
     def __init__(self, planned: int, alarm: float = 0.05) -> None:

@@ -1,4 +1,4 @@
-"""A few whole rollouts of every update, kept in the run folder beside the record: `dreamgym view` shows them.
+"""A few whole rollouts of every update, kept in the run folder beside the record; `dreamgym view` shows them.
 
 The store keeps all rollouts, but not for ever, and a run folder is often all that is left of a run.
 """
@@ -14,7 +14,7 @@ from dreamgym.replay.grouped import as_line, parted
 from dreamgym.types import Trajectory
 
 EXAMPLES = 4
-"""Rollouts of one update that are kept, each of another group."""
+"""Number of rollouts that are kept of one update, each from a different group."""
 FILE = "rollouts.jsonl"
 
 
@@ -31,7 +31,7 @@ class KeptRollouts:
                 file.write(as_line(group, trajectory))
 
     def rewind(self, iteration: int) -> None:
-        """Drop the rollouts of an iteration that is played again and of those after it, and a line that was cut off."""
+        """Drop the rollouts of an iteration that is played again, those of later ones, and a line that was cut off."""
         if self.path.is_file():
             lines = self.path.read_text(encoding="utf-8").split("\n")[:-1]
             write_whole(self.path, "".join(f"{line}\n" for line in _before(lines, iteration)))

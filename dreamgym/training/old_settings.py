@@ -1,7 +1,7 @@
-"""Settings that `dreamgym train` once had: what to do instead, and which of their values is what is done now.
+"""Settings that `dreamgym train` once had: what to do instead, and the values that are fixed now.
 
-A stored run names all its settings, those of its time too. If each old one had the value that is fixed now, it is the
-same run.
+A stored run contains all its settings, including old ones. If each old one has the value that is fixed now, the run
+counts as made with the same settings.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ OLD_SETTINGS: dict[str, tuple[JsonValue, str]] = {
     "ppo.value_clip": (0.2, "it is gone: the value loss is clipped at 0.2"),
     "ppo.value_coefficient": (0.1, "it is gone: the value loss weighs 0.1 of the policy loss"),
 }
-"""By dotted name: the value that is fixed now, and what to say to who sets it."""
+"""Dotted name to the value that is fixed now, and the message to a user who sets it."""
 
 
 def refuse_old_settings(settings: Mapping[str, object], table: str = "") -> None:
-    """Raises ValueError for a setting that is gone; it says what is done instead.
+    """Raises ValueError for a setting that is gone; the message contains what is done instead.
 
     Args:
         settings: by name.
@@ -41,7 +41,7 @@ def refuse_old_settings(settings: Mapping[str, object], table: str = "") -> None
 
 
 def without_old_settings(settings: JsonObject) -> JsonObject:
-    """The settings of a stored run without the old ones that had no other effect than what is done now."""
+    """The settings of a stored run without the old ones whose effect is the same as what is done now."""
     is_old = {
         name: value == OLD_SETTINGS[name][0] or (name == "vary" and settings.get("share") == 0)
         for name, value in settings.items()

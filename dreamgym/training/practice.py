@@ -1,7 +1,8 @@
 """One iteration of practice: choose tasks, play each G times, record their values, vary the best ones.
 
-Knows no trainer: a trainer asks `Practice.iterate` for rollouts and does its own gradient step with them. Where the
-environment is a dream nothing here can tell whether the policy gets better; the probe in the real environment does.
+This module does not depend on a trainer: a trainer asks `Practice.iterate` for rollouts and does its own gradient step
+with them. If the environment is a dream, nothing here shows whether the policy gets better; the probe in the real
+environment does.
 """
 
 from __future__ import annotations
@@ -88,16 +89,20 @@ class Settings(Frozen):
     lora: int = Field(default=0, ge=0)
     """Rank of the LoRA adapter; 0 trains all weights."""
     turn_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of one answer of the policy, which keeps it; default: what the checkpoint says, or 64."""
+    """Most tokens of one answer of the policy. The saved policy keeps this limit; default: the checkpoint's limit, or
+    64."""
     episode_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of an episode, which is cut there. The policy keeps it; default: as the checkpoint says, or 4096."""
+    """Most tokens of an episode, which is cut there. The saved policy keeps this limit; default: the checkpoint's
+    limit, or 4096."""
     bf16: bool = False
     """Learn in 16-bit floats (bfloat16). Weights and optimiser keep 32 bits."""
     gradient_checkpointing: bool = False
-    """Compute what a layer held again when its gradient is due, instead of keeping it: less memory, more time."""
+    """Compute the values inside a layer again when its gradient is due, instead of keeping them: less memory, more
+    time."""
     staleness: int = Field(default=0, ge=0)
-    """Number of updates that the policy that plays is behind the one that learns, so that both work at once; 0 plays
-    and learns in turn. Each token is weighed by how likely the newer policy is to say it, at most 2."""
+    """Number of updates by which the policy that plays is behind the one that learns, so that both work at once; 0:
+    they take turns. Each token is weighted by its probability under the newer policy divided by that under the older
+    one, at most 2."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the start policy in the loss; 0 leaves the term out."""
     accumulate: int = Field(default=1, ge=1)
@@ -187,11 +192,11 @@ class Practice:
     Args:
         spec: the environment's description.
         curriculum: chooses tasks.
-        generator: varies tasks; None leaves the given ones.
-        settings: how many, how often, which seed.
+        generator: varies tasks; None: only the given tasks are played.
+        settings: how many tasks and rollouts, how often, which seed.
         record: JSONL file of metrics; one line per iteration and per probe. A few rollouts are kept beside it.
         where: `dream` or `real`, for the record.
-        real_steps: budget of real steps. The last update is shrunk to fit; none starts that could exceed it.
+        real_steps: budget of real steps. The last update is made smaller to fit; no update starts that could exceed it.
         buffer: stores generated tasks and the outcomes of every group; None stores neither.
         backing: if it goes away during an update, that update is played again; None: it is never checked.
         on_note: called with each line of the record, to show progress.
@@ -278,10 +283,11 @@ class Practice:
     async def _undisturbed(
         self, player: Player, iteration: int, version: int
     ) -> tuple[Sequence[Task], list[list[Rollout]], list[list[Rollout]]]:
-        """An update's tasks, the groups of this process and the groups of all (without tokens), played and stored.
+        """Play and store an update; return its tasks, this process's groups, and all groups (without tokens).
 
-        An update in which the server or the database went away is played again, whether or not an episode failed: the
-        database may have lost steps that it had acknowledged. Not with several processes: those end.
+        If the server or the database went away, the update is played again, whether or not an episode failed: the
+        database may have lost steps that it had acknowledged. With several processes it is not played again: an error
+        ends them.
         """
         for _ in range(ATTEMPTS):
             try:
@@ -315,7 +321,7 @@ class Practice:
         try:
             groups = await self._played(player, tasks_P, iteration, version)
         finally:
-            check_budget()  # a server tells no more than that it is unavailable
+            check_budget()  # a server only reports that it is unavailable
         outcomes_P = await asyncio.to_thread(
             self.processes.gather, [[replace(episode, segments=[]) for episode in group] for group in groups]
         )

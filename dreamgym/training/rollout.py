@@ -1,8 +1,8 @@
 """Episodes of a policy as tokens, for a trainer to learn from.
 
-Knows no trainer and no way to play. Two players fill these records: `TokenPlayer` here, which lets the policy act by
-itself, and the policy endpoint, behind which an agent of its owner's acts. An episode that failed is data: its error is
-kept and its reward is None, so that it never enters a gradient and never takes its group down.
+The records do not depend on a trainer or on a way to play. Two players fill them: `TokenPlayer` here, which lets the
+policy act by itself, and the policy endpoint, behind which a user's own agent acts. An episode that failed is data: its
+error is kept and its reward is None, so that it never enters a gradient and never makes its group fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 TURN_TOKENS = 64
 EPISODE_TOKENS = 4096
-"""Most tokens of one answer of a policy, and of an episode, which is cut there; its checkpoint may say others."""
+"""Default limits: most tokens of one answer of a policy, and of an episode, which is cut there. A checkpoint may
+contain other limits."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Generation:
     """The tokens that a policy sampled for one prompt."""
 
     ids: tuple[int, ...]
-    """Token ids up to and including the first end-of-turn token, where one was sampled."""
+    """Token ids up to and including the first end-of-turn token, if one was sampled."""
     logprobs: tuple[float, ...]
     """Log-probability of each id under the distribution it was sampled from; same length."""
 
@@ -46,7 +47,7 @@ class Policy(Protocol):
 
 @dataclass
 class Segment:
-    """One conversation that was only appended to, as tokens. The lists after `prompt_ids` have the same length."""
+    """Tokens of one conversation that was only appended to. All lists but `prompt_ids` have the same length."""
 
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)
@@ -71,7 +72,7 @@ class Segment:
         self._append(ids, [0.0] * len(ids), 0)
 
     def reward(self, value: float) -> None:
-        """Credit the last token that the policy sampled."""
+        """Add a reward to the last token that the policy sampled."""
         for i in range(len(self.mask) - 1, -1, -1):
             if self.mask[i]:
                 self.rewards[i] += value
@@ -88,30 +89,30 @@ class Talk(Protocol):
     """One episode between an environment and the policy."""
 
     segments: list[Segment]
-    """What was said so far, as tokens."""
+    """The conversation so far, as tokens."""
 
     @property
     def prompt(self) -> list[int]:
         """The token ids that the policy continues next."""
 
     def ids_of(self, text: str) -> list[int] | None:
-        """The ids by which the policy takes an action now; None if it has none for it."""
+        """The token ids with which the policy takes an action now; None if no ids express it."""
 
     def say(self, sampled: Generation) -> str:
-        """Append what the policy sampled for `prompt`; the text of its action."""
+        """Append the tokens that the policy sampled for `prompt`; return the text of its action."""
 
     def skip(self, text: str) -> None:
-        """Note an action that the policy did not sample, and that nothing is learned from."""
+        """Record an action that the policy did not sample and that nothing is learned from."""
 
     def hear(self, result: StepResult) -> bool:
-        """Append the answer to the last action. False: there is no room left for tokens."""
+        """Append the answer to the last action. Return False if there is no room left for tokens."""
 
 
 class Codec(Protocol):
-    """Speaks for a policy: actions and observations to tokens and back."""
+    """Translates actions and observations to a policy's tokens and back."""
 
     def talk(self, task: Task, first: StepResult) -> Talk:
-        """A new episode, up to the policy's first turn."""
+        """Start the conversation of a new episode, up to the policy's first turn."""
 
 
 @dataclass
@@ -130,7 +131,7 @@ class Rollout:
     success: bool = False
     total_reward: float = 0.0
     is_unjudged: bool = False
-    """True if no check and no judge could tell the reward."""
+    """True if no check and no judge could decide the reward."""
     confidence: float | None = None
     """Confidence of the least certain answer of the episode; None if the dream is not calibrated."""
     error: str | None = None
@@ -151,7 +152,7 @@ class Player(Protocol):
 
         Args:
             tasks: one per episode.
-            groups: name of each episode's group; those of one group must differ by the policy alone.
+            groups: name of each episode's group; the episodes of one group must differ only by the policy.
             seeds: seed of each episode's environment; equal within a group.
             version: how many updates the policy has had.
             sampling_seed: fixes every sampled token.
@@ -205,8 +206,8 @@ class TokenPlayer:
 
     Args:
         policy: its weights may change from one `play` to the next.
-        codec: how to talk to it.
-        spec: gives the step limit and how words become a call.
+        codec: translates to and from the policy's tokens.
+        spec: gives the step limit and how a text becomes a call.
         make_environment: one environment per episode; called with the policy version and the name of its group.
     """
 
@@ -232,7 +233,7 @@ class TokenPlayer:
     ) -> list[Rollout]:
         """Play all episodes at once: one batched generation per turn, then all steps concurrently.
 
-        With `first`, these are the episodes from that number on, and are sampled as they would be among all.
+        With `first`, the episodes are numbered from there on, and are sampled as they would be among all episodes.
         """
         async with AsyncExitStack() as stack:
             environments = [self._make_environment(version, group) for group in groups]

@@ -51,7 +51,7 @@ def build(
         token: the bearer token that every request must carry; None lets everyone in.
         hosts: host names by which the server may be addressed.
         limits: bounds on episodes and steps.
-        library: what the page at `/view/` shows; None: there is no page.
+        library: the episodes that the page at `/view/` shows; None: there is no page.
 
     Raises:
         InvalidInput: two environments have the same name, or a tool schema cannot be used.
@@ -92,11 +92,11 @@ def build(
 
 
 def build_view(answers: Answers, token: str) -> Starlette:
-    """The ASGI app of `dreamgym view`: the page alone, for one who has the token.
+    """The ASGI app of `dreamgym view`: the page alone, protected by a token.
 
     Args:
-        answers: what the page asks.
-        token: the bearer token that every question must carry.
+        answers: answers the page's requests.
+        token: the bearer token that every request for data must carry.
     """
     return Starlette(
         routes=[Route("/", _to_the_page, methods=["GET"]), *ViewDoor(answers).routes()],

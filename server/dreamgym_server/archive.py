@@ -1,6 +1,6 @@
 """Moves finished episodes into the replay buffer.
 
-This happens after the agent got its answer, and many at a time, because every add is a transaction.
+This happens after the agent has got its answer, and in batches, because every add is a transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ AT_ONCE = 100
 def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
     """The trajectory of a finished episode; None while it runs.
 
-    The source follows from its steps: a server of real environments may close episodes that a server of dreams left.
+    Its source follows from its steps, because a server of real environments may close episodes that a server of dreams
+    left running.
     """
     if episode.stop_reason is None:
         return None
@@ -51,7 +52,7 @@ def stored_as(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
 
 
 def _kept(trajectory: Trajectory) -> Trajectory | None:
-    if trajectory.stop_reason is StopReason.OUT_OF_SUPPORT:  # its last step says nothing of the environment
+    if trajectory.stop_reason is StopReason.OUT_OF_SUPPORT:  # its last step says nothing about the environment
         trajectory = trajectory.model_copy(update={"transitions": trajectory.transitions[:-1]})
     return trajectory if trajectory.transitions and trajectory.stop_reason is not StopReason.ERROR else None
 
@@ -68,7 +69,7 @@ class Archive:
         self._episodes = episodes
         self._queue: asyncio.Queue[Trajectory] = asyncio.Queue()
         self._handled: set[str] = set()
-        """Ids of trajectories in the queue, and of those that the buffer refused: the next process tries again."""
+        """Ids of trajectories in the queue, and of those that the buffer refused. A later process tries these again."""
 
     @property
     def backlog(self) -> int:
@@ -120,7 +121,7 @@ class Archive:
             except Exception:  # the queue must outlive one bad batch; its episodes remain in the episode store
                 logger.exception("storing %d trajectories failed", len(batch))
                 break
-        self._handled.difference_update(trajectory.id for trajectory in batch)  # for `rest`
+        self._handled.difference_update(trajectory.id for trajectory in batch)  # so that `rest` finds them
 
     async def store(self, batch: Sequence[Trajectory]) -> None:
         """Store these now. If the buffer refuses one, the others are stored all the same. Raises StoreError."""
@@ -138,7 +139,7 @@ class Archive:
                 await self._buffer.add(kept)
         except StoreError:
             raise
-        except Exception:  # whatever is wrong with one of them must not cost the others
+        except Exception:  # a fault of one trajectory must not affect the others
             if len(kept) == 1:
                 logger.exception("trajectory %s cannot be stored", kept[0].id)
                 return {kept[0].id}

@@ -1,11 +1,10 @@
 """Access control: bearer tokens, and the Host and Origin checks against DNS rebinding.
 
-One ASGI wrapper around all routes, MCP and websockets included; only `/healthz`, `/readyz` and the files of the page
-need no token. The
-server's token gives access to everything. An episode's token names its episode and gives access to the MCP URL of that
-episode alone: as a part of the URL, as bearer token at the episode's or the environment's MCP URL, or in the header
-X-DreamGym-Episode. It is derived from the server's token, so nothing is stored and every replica with the same token
-accepts it. An episode's id is not a secret.
+One ASGI wrapper checks all routes, including MCP and websockets. Only `/healthz`, `/readyz` and the files of the page
+need no token. The server's token gives access to everything. An episode's token contains the episode's id and gives
+access to the MCP URL of that episode alone. It is sent as a part of the URL, as bearer token at the episode's or the
+environment's MCP URL, or in the header X-DreamGym-Episode. It is derived from the server's token, so nothing is stored
+and every replica with the same token accepts it. An episode's id is not a secret.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dreamgym.errors import InvalidInput
 
 PAGE = "/view/"
-"""Path of the page for a browser; what it asks for lies below `/view/api/`."""
+"""Path of the page for a browser. The page requests its data below `/view/api/`."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_VARIABLE = "DREAMGYM_TOKEN"  # noqa: S105  # a name, not a token
 
@@ -62,7 +61,7 @@ class Keys:
 
 
 class Guard:
-    """Refuses a request before anything looks at it.
+    """Checks host, origin and token of a request before any other code reads it.
 
     Args:
         app: the app to protect.
@@ -113,7 +112,7 @@ class Guard:
 
 
 def is_open(path: str) -> bool:
-    """True if a request needs no token: the probes, and the files of the page, which hold nothing that was recorded."""
+    """True if a request needs no token: the probes, and the files of the page, which contain no recorded data."""
     is_of_page = path in {PAGE, PAGE.rstrip("/")} or (path.startswith(PAGE) and not path.startswith(f"{PAGE}api/"))
     return path in {"/healthz", "/readyz"} or is_of_page
 

@@ -1,11 +1,11 @@
-"""Connections of a server and what comes over them: limited in number and time, requests in size and depth.
+"""Limits on a server's connections (number and time) and on its requests (size and depth).
 
-Without limits on connections uvicorn waits for ever for the rest of a request, and beyond the limit of open files
+Without limits on connections uvicorn waits forever for the rest of a request, and beyond the limit of open files
 asyncio logs every connection that it cannot accept, thousands a second. A body is checked before it is parsed: deeply
 nested JSON overflows the stack of recursive parsers, and of code that copies or checks the value afterwards.
 
-A server that has as many connections as it may is not ill. Its `/healthz` is answered over connections beyond the
-bound, or an orchestrator would restart it and end all that are served.
+A server with the maximum number of connections is healthy. It answers `/healthz` over connections beyond the bound;
+otherwise an orchestrator would restart it and end all connections.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FILES_FOR_OTHERS = 96
 """Open files reserved for the database, environments, logs and connections beyond the bound."""
 MOST_CONNECTIONS = 16_384
 PROBES_PER_ACCEPTED = 3
-"""Connections beyond the bound that may not have asked yet, for each one that is accepted at a time."""
+"""Connections beyond the bound that may be open before their request arrives, per connection accepted at a time."""
 
 MAX_BODY_BYTES = 2**20
-"""Size of a body at most. Some megabytes of small keys would block the event loop for more than 0.1 s."""
+"""Maximum size of a body. Some megabytes of small keys would block the event loop for more than 0.1 s."""
 MAX_DEPTH = 64
-"""Nesting of arrays and objects at most, the envelope of the request included."""
+"""Maximum nesting of arrays and objects, the envelope of the request included."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A string up to its end or the end of the body. Possessive quantifiers make it linear: no byte is read twice."""
@@ -50,13 +50,13 @@ TOO_MANY = {"error": "too many connections are open: try again later"}
 class BoundedConnection(HttpToolsProtocol):
     """One connection. It is closed if its request takes too long, and refused if too many are open.
 
-    Beyond the bound it may ask for `/healthz` once. If too many have not asked there yet, the oldest is refused: a
-    probe asks as soon as it is connected.
+    A connection beyond the bound may request `/healthz` once. If too many of them have not sent their request yet, the
+    oldest is refused, because a probe sends its request as soon as it is connected.
     """
 
     _arriving: asyncio.TimerHandle | None = None
     _is_begun = False
-    """True while a request has begun to arrive and is not whole."""
+    """True while only a part of a request has arrived."""
     _beyond_bound = False
     _silent: ClassVar[dict[BoundedConnection, None]]
     """Connections of one server beyond the bound whose request has not arrived, the oldest first."""
@@ -69,7 +69,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock for the first request."""
         super().connection_made(cast("asyncio.Transport", InOnePiece(transport)))
-        # taken out of uvicorn's hands, which would refuse requests of connections that are open already
+        # with this limit uvicorn itself would also refuse requests of connections that are already open
         limit, self.limit_concurrency = self.limit_concurrency, None
         if limit is None or len(self.connections) < limit:
             self._wait()
@@ -86,7 +86,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, and start the clock for a request that did not come whole."""
+        """Parse the data, and start the clock if only a part of a request has arrived."""
         super().data_received(data)
         if self._is_begun and self._arriving is None:
             self._wait()
@@ -106,7 +106,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._arrived()
         super().on_message_complete()
-        if not self.pipeline:  # reading stops within a long body, and would not see the client leave
+        if not self.pipeline:  # uvicorn stops reading within a long body and would not notice that the client leaves
             self.flow.resume_reading()
 
     def handle_websocket_upgrade(self) -> None:
@@ -138,7 +138,7 @@ class BoundedConnection(HttpToolsProtocol):
 
 @dataclass(frozen=True)
 class Sender:
-    """Whoever sent a request and waits for its answer. Asking `receive`, as Starlette does, takes ten times as long."""
+    """The client that waits for the answer to a request. Asking `receive`, as Starlette does, is ten times slower."""
 
     cycle: RequestResponseCycle
 
@@ -148,10 +148,10 @@ class Sender:
 
 
 class InOnePiece:
-    """A transport that sends two pieces by one system call if the second follows in the same turn of the event loop.
+    """A transport that sends two pieces by one system call if both are written in one turn of the event loop.
 
-    uvicorn writes the head of an answer and its body one after the other, and each call of the system takes as long as
-    all that Python does for both.
+    uvicorn writes the head and the body of an answer one after the other. Each system call takes as long as all Python
+    code for both.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -159,11 +159,11 @@ class InOnePiece:
         self._loop = asyncio.get_running_loop()
         self._held: list[bytes] = []
 
-    def __getattr__(self, name: str) -> Any:  # all else is the transport's
+    def __getattr__(self, name: str) -> Any:  # all other attributes are the transport's
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send this with the piece before it, or hold it for the next. One is held, so streams are slowed as ever."""
+        """Send this with the held piece, or hold it for the next. Only one is held, so backpressure works as usual."""
         self._held.append(data)
         if len(self._held) == 1:
             self._loop.call_soon(self._send)
@@ -208,10 +208,10 @@ def most_connections(files: int) -> int:
 
 
 def accepted_at_once(files: int) -> int:
-    """Backlog for asyncio: it accepts this many at a time, so up to three times as many may wait to be refused.
+    """Backlog for asyncio: the number of connections that it accepts at a time.
 
-    As many again may be open beyond the bound until their requests have arrived. Both together take half of the spare
-    files.
+    Up to three times as many connections may wait to be refused. As many again may be open beyond the bound until their
+    requests have arrived. Both together take half of the spare files.
     """
     return min(2048, _spare(files) // (4 * PROBES_PER_ACCEPTED))
 
@@ -221,7 +221,7 @@ def _spare(files: int) -> int:
 
 
 class BoundedBody:
-    """Reads a body to its end, refuses one that is too large or too deep, and passes the rest on."""
+    """Reads each body to its end, refuses those that are too large or too deep, and passes on the others."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -261,7 +261,7 @@ def is_too_deep(body: bytes | bytearray) -> bool:
     """True if JSON is nested deeper than MAX_DEPTH. For bytes that are not JSON the result means nothing."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return False
-    if b"\x00" in body:  # UTF-16 and UTF-32, in which brackets hide; MCP is UTF-8
+    if b"\x00" in body:  # UTF-16 or UTF-32, which would hide brackets; MCP is UTF-8
         return True
     brackets = _STRING.sub(b"", body).translate(_AS_ONE_KIND, _ALL_BUT_BRACKETS)
     for _ in range(MAX_DEPTH):

@@ -28,7 +28,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class EpisodeAnswer:
-    """The answer to a tool call, and how far the episode is."""
+    """The answer to a tool call, and the progress of the episode."""
 
     result: StepResult
     step: int
@@ -36,7 +36,7 @@ class EpisodeAnswer:
     uncounted: str = ""
     """Why the call was not a step: `refused`, `unavailable`, `ended` or `closed`; empty for a step."""
     tier: Tier | None = field(default=None, compare=False)
-    """The part of the system that answered; None if the call took no step, or had taken it before."""
+    """The part of the system that answered; None if the call was not a step, or was the resend of a step."""
 
     @classmethod
     def refusal(
@@ -83,12 +83,12 @@ class Live:
     failures: int = 0
     """Number of failed steps in a row."""
     broken_off: str = ""
-    """Why the last call got no answer, if the environment failed; empty if it was a step. An end that comes now says
-    nothing of the agent, so nobody decides that it is a failure: the episode ends with an error, without a reward."""
+    """Why the environment failed at the last call; empty if it did not. If the episode ends now, the end says nothing
+    about the agent: without a verdict of success, the episode ends with an error and without a reward."""
     is_shared: bool = False
     """True if another process has served the episode too, so this copy may be old."""
     unconfirmed: Transition | None = None
-    """A step that may or may not be stored: the store went away before it answered."""
+    """A step that may or may not be stored, because the store failed before it answered."""
 
 
 def unstorable(action: ToolCall, canonical: str) -> str | None:
@@ -126,7 +126,7 @@ async def close(environment: Environment) -> None:
     """Close an environment that is no longer needed; log a failure."""
     try:
         await environment.close()
-    except Exception:  # a world that cannot be closed must not take the next episode with it
+    except Exception:  # a failure to close must not affect the next episode
         logger.exception("an environment could not be closed")
 
 
@@ -140,6 +140,9 @@ def ended(episode: Episode) -> EpisodeAnswer:
 
 
 def outcome_of(answer: EpisodeAnswer) -> dict[str, str | int | None]:
-    """How a call went, for traces and metrics: `step`, why it was none, or `resent` if the step was taken before."""
+    """Outcome, tier and step of a call, for traces and metrics.
+
+    The outcome is `step`, the reason why the call was not a step, or `resent` if the step was taken before.
+    """
     outcome = answer.uncounted or ("resent" if answer.tier is None else "step")
     return {"outcome": outcome, "tier": answer.tier, "step": answer.step}

@@ -17,7 +17,7 @@ from dreamgym_server.sessions import Episodes
 
 
 class Present:
-    """The client that waits in this process: it never leaves before its answer."""
+    """A client in this process, which never leaves before its answer."""
 
     async def is_disconnected(self) -> bool:
         return False
@@ -79,7 +79,7 @@ class LocalEnvironment:
         return result.model_copy(update={"info": _end_of(result)})
 
     async def close(self) -> None:
-        """Finish a running episode: its check or judge says what it is worth."""
+        """Finish a running episode. Its check or judge decides the final reward."""
         identity, self._id = self._id, None
         if identity is not None:
             with suppress(UnknownEpisode):  # it expired
@@ -87,5 +87,5 @@ class LocalEnvironment:
 
 
 def _end_of(result: StepResult) -> JsonObject:
-    """Whether the end was left open: all that a trainer is told beside reward and end."""
+    """The `info` that a trainer gets besides reward and end: whether the end was left open."""
     return {"open_end": True} if result.info.get("open_end") is True else {}

@@ -1,6 +1,6 @@
 """Metrics of one server for Prometheus, counted from the spans of its requests and background tasks.
 
-No label has a value that an agent or a trainer can choose, so their number stays small.
+No label has a value that an agent or a trainer can choose, so the number of time series stays small.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dreamgym.spans import TimedSpan, join_trace, listen
 from dreamgym_server.sessions import Episodes
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""From a recorded answer to the time limit of a step."""
+"""Upper bounds of the histogram buckets, from a recorded answer to a slow step."""
 
 
 class Metrics:
-    """What one server counts. Each server has a registry of its own, since tests run several in one process."""
+    """The metrics of one server. Each server has a registry of its own, since tests run several in one process."""
 
     def __init__(self, episodes: Episodes) -> None:
         registry = self._registry = CollectorRegistry()
@@ -77,7 +77,7 @@ class Metrics:
             "Finished episodes of this process that are not in the replay buffer, those that it refused included.",
             lambda: episodes.unarchived,
         )
-        # what a step counts is looked up once: the look takes as long as the counting
+        # the counters of a step are looked up once, because a lookup takes as long as counting
         self._calls, self._call_seconds = cache(calls.labels), cache(call_seconds.labels)
         self._store_seconds = cache(store_seconds.labels)
         self._handlers = {"call": self._call, "model_call": self._model_call, "store": self._store}
@@ -89,7 +89,7 @@ class Metrics:
             handler(span)
 
     def route(self) -> Route:
-        """`/metrics`. If the server has a token, the request needs it: the numbers tell of training."""
+        """`/metrics`. If the server has a token, the request needs it, since the numbers reveal details of training."""
         return Route("/metrics", self._text, methods=["GET"])
 
     async def _text(self, request: Request) -> Response:
@@ -123,9 +123,9 @@ class Metrics:
 
 
 class Observed:
-    """ASGI wrapper: everything below it is counted, and belongs to the trace that the request names.
+    """ASGI wrapper: counts the spans of the app below it, and joins the trace in the request's headers.
 
-    It returns what is below it instead of awaiting it: each request is a task of its own, so nothing has to be undone.
+    It returns the app's awaitable instead of awaiting it. Each request is a task of its own, so nothing must be undone.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:

@@ -1,4 +1,4 @@
-"""Readiness: whether a server can answer calls just now. Probes are frequent, so each answer serves for a second."""
+"""Readiness: whether a server can answer calls now. Probes are frequent, so each result is reused for a second."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dreamgym.llm import Pingable
 from dreamgym_server.sessions import Episodes
 
 KEPT_S = 1.0
-"""An answer is given again for this long."""
+"""Time for which a result is reused."""
 MODEL_LIMIT_S = 2.0
-"""A model's endpoint that takes longer is away."""
+"""A model's endpoint that takes longer counts as unavailable."""
 
 
 class Readiness:
-    """`/readyz`: 200 if the database answers, and the endpoint of every model that has one; else 503.
+    """`/readyz`: 200 if the database and the endpoints of all models answer, else 503.
 
     No token is needed, so the answer names neither the database nor the endpoint.
     """
@@ -42,7 +42,7 @@ class Readiness:
         return JSONResponse({"status": "ready"})
 
     async def _fault(self) -> str | None:
-        """Why no call can be answered; None if one can. Concurrent requests share one look."""
+        """Why no call can be answered; None if calls can be answered. Concurrent requests share one check."""
         if self._checking is None or (self._checking.done() and time.monotonic() >= self._until):
             self._checking = asyncio.create_task(self._looked())
         return await asyncio.shield(self._checking)

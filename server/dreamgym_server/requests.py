@@ -73,14 +73,14 @@ class FinalAnswer(Frozen):
 
 
 async def chosen_task(spec: EnvironmentSpec, buffer: ReplayBuffer, order: NewEpisode) -> Task:
-    """The task in the request, else the task it names, else the environment's first, else the open task.
+    """The task in the request, else the task with its `task_id`, else the environment's first, else the open task.
 
     Raises:
         UnknownName: the environment has no task of this id.
         InvalidInput: the task belongs to another environment, or its check cannot be used.
     """
     task = await _named(spec, buffer, order)
-    require_usable_check(task)  # now, and not at the end
+    require_usable_check(task)  # reports an unusable check now, not at the end of the episode
     return task
 
 

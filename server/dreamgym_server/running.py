@@ -27,8 +27,9 @@ IDLE_S = 75
 def collect_rarely() -> None:
     """Run the garbage collector rarely, in a process that only serves.
 
-    Episodes are freed without the collector. It scanned all running ones again and again: a third of the CPU time.
-    What calls under way hold counts too: with a threshold of 20,000 it took 4 % of it at 64 episodes.
+    Episodes are freed without the collector. By default it scanned all running episodes again and again, which took a
+    third of the CPU time. Objects of calls under way also count towards the threshold: with a threshold of 20,000 the
+    collector took 4 % of the CPU time at 64 episodes.
     """
     gc.collect()
     gc.freeze()
@@ -36,7 +37,7 @@ def collect_rarely() -> None:
 
 
 def stop_signal(*, tied: bool = False) -> asyncio.Event:
-    """An event that SIGTERM and Ctrl-C set; if it is `tied`, also the end of standard input."""
+    """An event that SIGTERM and Ctrl-C set. If it is `tied`, the end of standard input sets it too."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
@@ -61,7 +62,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().startup(sockets)
-        except SystemExit:  # uvicorn would take the whole process along
+        except SystemExit:  # uvicorn would end the whole process
             raise InvalidInput("the server did not start; its log says why") from None
         self.ready.set()
 
@@ -80,12 +81,12 @@ async def running(
         app: the app to serve.
         host: address to listen on.
         port: port to listen on.
-        connections: number of connections that may be open at once; None: by the files that this process may open.
+        connections: number of connections that may be open at once. None: as many as the limit of open files allows.
     """
     files = files_allowed()
     connections = most_connections(files) if connections is None else connections
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's delay off only where the protocol is spelled out; with it, each step waits 40 ms
+    # asyncio turns Nagle's algorithm off only if the protocol is given explicitly; with it, each step waits 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -97,7 +98,7 @@ async def running(
         app,
         lifespan="on",
         http=BoundedConnection.of_one_server(),
-        limit_concurrency=connections + 1,  # refused is the connection that would make it so many
+        limit_concurrency=connections + 1,  # uvicorn refuses the connection that reaches this number
         backlog=accepted_at_once(files),
         log_level="warning",
         access_log=False,
@@ -122,4 +123,4 @@ async def running(
 
 
 QUEUE = 2048
-"""Connections that may wait to be accepted. A client beyond them retries after a second."""
+"""Number of connections that may wait to be accepted. A client beyond it retries after a second."""

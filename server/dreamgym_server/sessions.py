@@ -1,10 +1,11 @@
-"""Running episodes. Each takes one step at a time, is stored before it is answered, and can go on in any process.
+"""Running episodes. Each takes one step at a time and stores the step before it is answered.
 
-The episode store is the truth; what this process holds is a cache. A step is computed with no transaction open and
-appended on top of the version it was computed from: where another process was faster, it is computed anew, unless its
-client has left meanwhile: the other process has then answered the resend. An episode that two processes serve is looked
-up before each step, so that no model is asked for nothing.
-A step that has begun runs to its end even when its client leaves; `call` says who then gets the answer.
+The episode store is authoritative, so an episode can continue in any process; the copy in this process is a cache. A
+step is computed with no transaction open, and appended to the version from which it was computed. If another process
+has appended a step first, the step is computed again, unless its client has left: the other process has then answered
+the client's resend. An episode that two processes serve is compared with the store before each step, so that no model
+call is wasted on an old state.
+A step that has begun runs to its end even if its client leaves; `call` describes who then gets the answer.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class StepsLost(EnvironmentUnavailable):
 
 
 ATTEMPTS = 8
-"""Processes that serve parallel calls of one episode overtake each other this often before a step fails."""
+"""Number of times that a step is tried if other processes append steps to its episode first."""
 
 
 class Episodes:
@@ -127,12 +128,12 @@ class Episodes:
         return await self._start(episode, environment, key and f"create {env} {key}")
 
     async def fork(self, env: str, episode_id: str, order: Fork) -> Episode:
-        """Start an episode that begins with the first steps of another, running or over.
+        """Start an episode that begins with the first steps of another one, which may be running or over.
 
         Raises:
             UnknownEpisode: there is no such episode in this environment.
-            InvalidInput: it has not that many steps, or was over by then.
-            WorldChanged: a real world does not come back the same when its steps are played again.
+            InvalidInput: the other episode has fewer steps, or its last shared step ended it.
+            WorldChanged: a real environment answers differently when the steps are played again.
         """
         await self._check_room()
         begun = first_steps(await self.read(env, episode_id), order.step)
@@ -164,13 +165,13 @@ class Episodes:
         *,
         is_session: bool = False,
     ) -> EpisodeAnswer:
-        """Take one step for a client. The first call of a session creates its episode, of the first task.
+        """Take one step for a client. The first call of a session creates its episode of the first task.
 
-        Two identical calls are two steps, unless the first one's client has gone: then the second is a resend, and
-        joins the step under way, or is given the answer that could not be delivered.
+        Two identical calls are two steps, unless the client of the first one has gone. Then the second call is a
+        resend: it joins the step under way, or gets the answer that could not be delivered.
 
         Raises:
-            UnknownEpisode: there is none of this id in this environment.
+            UnknownEpisode: this environment has no episode of this id.
         """
         try:
             live = await self._find(env, episode_id)
@@ -180,7 +181,7 @@ class Episodes:
             await self.create(env, NewEpisode(), episode_id=episode_id)
             live = await self._find(env, episode_id)
         key = action.canonical()
-        if not is_too_long(key):  # else it is refused before anything of it is kept
+        if not is_too_long(key):  # a longer call is refused before any of it is kept
             action, key = self.worlds[env].admitted(action)
         running = live.calls.get(key)
         if running is None or not await running.abandoned() or running.task is None or running.task.done():
@@ -213,11 +214,11 @@ class Episodes:
         answer: str | None = None,
         success: bool | None = None,
     ) -> Episode:
-        """End the episode after the step under way; one that is over keeps its first end.
+        """End the episode after the step under way. An episode that is already over keeps its first end.
 
-        The final reward follows from `success` if it is given, else from the environment's check or judge; else it is
-        unknown. If the last call failed and nothing says that the task is accomplished, the episode ends with an error:
-        an agent that had to give up has not failed.
+        The final reward follows from `success` if it is given, else from the environment's check or judge. Without a
+        verdict it is unknown. If the last call failed, `success` is not given and the verdict is not a success, the
+        episode ends with an error: an agent that had to give up has not failed.
 
         Raises:
             PredictionError: the judge cannot be reached; the episode goes on, and may be finished again.
@@ -242,7 +243,7 @@ class Episodes:
                         error=error,
                         version=ended_at,
                     )
-                except StaleEpisode:  # another process took a step meanwhile, which the verdict must see
+                except StaleEpisode:  # another process took a step, which the verdict must consider
                     try:
                         await self._reload(live)
                     except StepsLost as lost:
@@ -250,11 +251,11 @@ class Episodes:
             return live.episode
 
     async def delete(self, env: str, episode_id: str) -> None:
-        """End the episode and delete it. Its trajectory stays in the buffer, if episodes of its world are kept."""
+        """End the episode and delete it. Its trajectory stays in the buffer if the environment's episodes are kept."""
         episode = await self.finish(env, episode_id, StopReason.CLOSED)
         trajectory = trajectory_of(episode, self.worlds[env].spec)
         if trajectory is not None and episode.is_kept:
-            await self._archive.store([trajectory])  # nobody could find it later
+            await self._archive.store([trajectory])  # after the deletion the sweep could not find it
         await self._store.delete(episode_id)
 
     @property
@@ -297,7 +298,7 @@ class Episodes:
             await self._close_as_it_stands(live, version=episode.version)
 
     async def _close_as_it_stands(self, live: Live, version: int | None = None) -> None:
-        """Close an episode that nobody ended: with an error if its last call failed."""
+        """Close an episode that was not finished. It ends with an error if its last call failed."""
         reason = StopReason.ERROR if live.broken_off else StopReason.CLOSED
         await self._finish(live, reason, error=live.broken_off or None, version=version)
 
@@ -325,7 +326,7 @@ class Episodes:
                 await self.sweep()
             except DreamGymError as error:
                 logger.warning("the sweep was broken off: %s", error)
-            except Exception:  # the sweep is for the other episodes too
+            except Exception:  # one bad episode must not stop the sweep of the others
                 logger.exception("the sweep was broken off")
             await asyncio.sleep(self._limits.sweep_s)
 
@@ -378,7 +379,7 @@ class Episodes:
                 last_words = LOST if isinstance(error, StepsLost) else GONE if isinstance(error, WorldChanged) else None
                 told = NOT_RECORDED if isinstance(error, NotRecorded) else UNAVAILABLE
                 return await self._failed(live, str(error), last_words, told=told)
-            except Exception as error:  # noqa: BLE001  # whatever an environment or a model throws must not reach the agent
+            except Exception as error:  # noqa: BLE001  # no error of an environment or a model may reach the agent
                 said = self.worlds[live.episode.env].admission.text(traceback.format_exc())
                 logger.error("episode %s: a step failed: %s", live.episode.id, said)
                 return await self._failed(live, f"{type(error).__name__}: {error}")
@@ -414,7 +415,7 @@ class Episodes:
                 raise
             except StaleEpisode:
                 await self._reload(live)
-                if await call.abandoned():  # the resend was answered by the process that was faster
+                if await call.abandoned():  # the other process has answered the resend
                     return EpisodeAnswer.refusal(UNAVAILABLE, live.episode.version, "unavailable")
         else:
             raise EnvironmentUnavailable("other processes kept changing the episode")
@@ -428,7 +429,7 @@ class Episodes:
         return EpisodeAnswer(result, live.episode.version, tier=transition.provenance.tier)
 
     async def _answered(self, live: Live, action: ToolCall, key: str) -> EpisodeAnswer | None:
-        """The answer to a call that takes no step: it was answered before, comes too late, or is refused."""
+        """The answer to a call that was answered before, comes after the end, or is refused; None for a new step."""
         is_doubtful = live.is_shared or live.episode.undelivered
         if is_doubtful and not await self._store.is_current(live.episode):
             await self._reload(live)
@@ -444,7 +445,7 @@ class Episodes:
         return None
 
     def _check(self, world: Worlds, action: ToolCall, result: StepResult) -> None:
-        """Raises EnvironmentUnavailable if the answer is not valid: too long, or against the tool's schema."""
+        """Raises EnvironmentUnavailable if the answer is too long or violates the tool's schema."""
         if violation := self._tools[world.spec.name].violation(action.name, result):
             raise EnvironmentUnavailable(violation)
         most = self._limits.observation_characters
@@ -462,7 +463,7 @@ class Episodes:
         """Load the episode again after another process changed it, and drop the outdated environment.
 
         Raises:
-            StepsLost: the store has lost steps; it was restored from a backup, or does not wait for its disk.
+            StepsLost: the store has lost steps, because it was restored from a backup or does not wait for its disk.
         """
         live.is_shared = True
         await self._release(live)
@@ -484,9 +485,9 @@ class Episodes:
         told: str = UNAVAILABLE,
         counts: bool = True,
     ) -> EpisodeAnswer:
-        """Answer a step that failed. It does not count, and the environment is dropped.
+        """Answer a call whose step failed. The call does not count as a step, and the environment is dropped.
 
-        The episode ends if the error carries a last message for the agent, or after too many failures that count.
+        The episode ends if there are `last_words` for the agent, or after too many failures that count.
         """
         reason = self.worlds[live.episode.env].admission.text(reason)
         logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, reason)
@@ -495,7 +496,7 @@ class Episodes:
         live.broken_off = reason if told == UNAVAILABLE else ""
         text = told if live.unconfirmed is None else UNCONFIRMED
         if last_words is not None or live.failures >= self._limits.failures:
-            with suppress(DreamGymError):  # the store may be what failed; the sweeper closes the episode then
+            with suppress(DreamGymError):  # if the store itself failed, the sweep closes the episode later
                 await self._finish(live, StopReason.ERROR, error=reason)
                 text = last_words or GONE
         over = live.episode.stop_reason is not None
@@ -505,7 +506,7 @@ class Episodes:
         live.episode = live.episode.model_copy(update={"undelivered": undelivered})
         try:
             await self._store.mark_undelivered(live.episode.id, version=live.episode.version, undelivered=undelivered)
-        except DreamGymError as error:  # the step is stored; only a resend after a restart would miss the note
+        except DreamGymError as error:  # the step is stored; only a resend after a restart needs the note
             logger.warning("episode %s: delivery could not be noted: %s", live.episode.id, error)
 
     async def _finish(

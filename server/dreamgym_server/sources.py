@@ -33,10 +33,10 @@ class WorldChanged(EnvironmentUnavailable):
 
 
 class Admission:
-    """Redacts calls, tasks and answers on their way in by the rules of one environment; without rules, nothing.
+    """Redacts incoming calls, tasks and answers by the rules of one environment. Without rules it changes nothing.
 
     A dream of redacted recordings knows placeholders only. So a real address becomes its placeholder before anything is
-    stored, logged or shown to a model. A real environment gets the original call; what is stored of it is redacted.
+    stored, logged or shown to a model. A real environment gets the original call, and a redacted copy is stored.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
@@ -78,7 +78,7 @@ class Admission:
             *((row["result"], "observation"), (row["result"], "info"), (row, "next_state")),
         )
         said = [(part, name) for part, name in places if name in part]  # a call without answers has no such field
-        # as one value: what the call names as a secret is taken out of the answer, too
+        # redacted as one value, so that a secret found by its name in the call is removed from the answer too
         with TimedSpan("redaction"):
             clean = redactor.value([part[name] for part, name in said])
         assert isinstance(clean, list)
@@ -104,7 +104,7 @@ class Worlds(Protocol):
 
     @property
     def admission(self) -> Admission:
-        """Redacts what comes in by the rules that the recordings were redacted with."""
+        """Redacts incoming data by the rules with which the recordings were redacted."""
 
     def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
         """A call as it is played, and the canonical text under which it is stored."""
@@ -131,13 +131,13 @@ class Worlds(Protocol):
         """The transition to store for the step that `environment` has just taken."""
 
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
-        """True if the steps and the final answer, if there is one, accomplish the task; None if nobody can tell.
+        """True if the steps and the final answer, if there is one, accomplish the task; None if there is no verdict.
 
         The task's own check decides if it has one; a judge that disagrees is logged.
 
         Raises:
-            PredictionError: the judge cannot be reached. An answer that cannot be used counts as no verdict and is
-                logged.
+            PredictionError: the judge cannot be reached. An unusable answer of the judge raises nothing: it is logged
+                and counts as no verdict.
         """
 
 
@@ -202,10 +202,10 @@ class DreamWorlds:
 
     @timed("judge")
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
-        """The check's verdict, or the experience model's if it is a judge.
+        """The verdict of the task's check, else of the experience model if it is a judge.
 
-        Without either, an environment that ends its tasks itself has not ended this one, unless an end was left open.
-        A check that believes a state which rests on a model's word needs the judge's word too.
+        Without both, the verdict is False if the environment ends its tasks itself, because it has not ended this one,
+        unless a step left its end open. If a check accepts a state that rests on a model's word, the judge must agree.
         """
         checked = _checked(episode) if Part.CHECKS not in self._without else None
         is_doubtful = checked is True and is_unbounded(episode.transitions)
@@ -233,9 +233,9 @@ class RealWorlds:
     """Real episodes of one environment.
 
     Args:
-        spec: of the environment.
+        spec: description of the environment.
         create: makes an environment that nobody else uses.
-        keeps: store the episodes as recordings, which dreams are then made of.
+        keeps: store the episodes as recordings, from which dreams are then made.
     """
 
     source = Source.REAL
@@ -257,7 +257,7 @@ class RealWorlds:
         return action, self.admission.call(action).canonical()
 
     async def restore(self, episode: Episode) -> Environment:
-        """Play the stored actions again and insist on the same answers."""
+        """Play the stored actions again. Raises WorldChanged if an answer differs."""
         environment = self._create()
         try:
             first = await environment.reset(episode.task, seed=episode.seed)
@@ -277,7 +277,10 @@ class RealWorlds:
         return self.admission.transition(Transition.of(last, action, result))
 
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
-        """The check's verdict. Without one, an environment that ends its tasks itself has not ended this one."""
+        """The check's verdict.
+
+        Without a check it is False if the environment ends its tasks itself, because it has not ended this one.
+        """
         checked = _checked(episode)
         return False if checked is None and self.spec.is_over_when_done else checked
 

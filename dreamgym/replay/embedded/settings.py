@@ -1,4 +1,4 @@
-"""Settings of the embedded PostgreSQL, by the memory of this machine or container."""
+"""Settings of the embedded PostgreSQL, computed from the memory of this machine or container."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ MEBIBYTE = 2**20
 
 
 def server_settings() -> dict[str, str]:
-    """PostgreSQL settings by name, computed at each start so that a changed memory limit counts; `fsync` stays on."""
+    """PostgreSQL settings by name; `fsync` stays on.
+
+    They are computed at each start, so that a changed memory limit takes effect.
+    """
     memory = memory_limit()
     maintenance = min(memory // 8, 4096 * MEBIBYTE)
     return {

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 SIMILAR_KEPT = 4096
-"""Number of questions whose similar keys are remembered."""
+"""Number of queries whose similar keys are cached."""
 
 
 class Sighting(NamedTuple):
@@ -90,7 +90,8 @@ class EnvironmentIndex:
     transitions: dict[UUID, Stored] = field(default_factory=dict)
     keys: dict[Key, list[Stored]] = field(default_factory=lambda: defaultdict(list))
     states: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
-    """State to the worlds that contain it: for each, a bit mask of the sources, and the position of the first."""
+    """State to the worlds that contain it; for each world, a bit mask of the sources and the position of the first
+    trajectory."""
     position: int = 0
     """Position of the newest trajectory. A trajectory that is retired leaves a gap."""
     positions: dict[str, int] = field(default_factory=dict)
@@ -103,8 +104,8 @@ class EnvironmentIndex:
     sources: set[Source] = field(default_factory=set)
     """Sources of all trajectories that were ever stored."""
     similar: dict[tuple[Key, str], list[tuple[Key, float]]] = field(default_factory=dict)
-    """Asked key and tool to the most similar stored keys with their scores, for queries that may see everything. A
-    policy asks the same things again and again."""
+    """Key and tool of a query to the most similar stored keys with their scores, for queries that may see everything. A
+    policy repeats the same queries again and again."""
     vectors: NDArray[np.float32] | None = None
     """Vectors of the first keys of `keys`, shape (n, dim). The other keys are embedded when a query needs them."""
 
@@ -133,7 +134,7 @@ class EnvironmentIndex:
         )
 
     def _index(self, trajectory: Trajectory) -> None:
-        self.similar = {}  # a search that is under way writes into the old one
+        self.similar = {}  # a running search writes into the old one
         self.sources.add(trajectory.source)
         self.tasks.setdefault(trajectory.task.id, trajectory.task)
         self.trajectories[trajectory.id] = trajectory
@@ -218,7 +219,7 @@ class EnvironmentIndex:
         return len(last) == SATURATED_GROUPS and all(m > 0 and v <= SATURATED_VARIANCE for m, v in moments)
 
     def _forget_steps(self, trajectory: Trajectory) -> None:
-        self.similar = {}  # a search that is under way writes into the old one
+        self.similar = {}  # a running search writes into the old one
         sighting = Sighting.of(trajectory)
         for transition in trajectory.transitions:
             stored = self.transitions.get(transition_id(transition))
@@ -358,7 +359,7 @@ class MemoryBuffer:
             return keys, known
 
     async def watermark(self, env: str, group: str = "") -> int:
-        """Position of the newest trajectory; for a named group, the position when this was first asked for it."""
+        """Position of the newest trajectory; for a named group, the position at the first call for this group."""
         environment = self._environments[env]
         return environment.watermarks.setdefault(group, environment.position) if group else environment.position
 

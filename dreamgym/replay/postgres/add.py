@@ -28,7 +28,7 @@ from dreamgym.types import Task, Trajectory
 MANY_STEPS = 1_000
 
 Id = bytes
-"""The 16 bytes of a content address (keys.digest_bytes): as UUID objects they take ten times as long."""
+"""The 16 bytes of a content address (keys.digest_bytes). UUID objects would take ten times as long."""
 Sighting = tuple[Id, Id, str, int, Id]
 """Key, transition, world, source and goal."""
 
@@ -39,7 +39,7 @@ class Batch:
 
     trajectories: list[Trajectory] = field(default_factory=list)
     serialized: Mapping[str, Serialized] = field(default_factory=dict)
-    """Trajectory id to its JSON; others may be among them."""
+    """Trajectory id to its JSON; it may contain other trajectories too."""
     transitions: dict[Id, tuple[Id, str]] = field(default_factory=dict)
     """Transition id to outcome id and JSON body."""
     steps: list[tuple[str, int, Id, str]] = field(default_factory=list)
@@ -54,7 +54,8 @@ class Batch:
     positions: Mapping[str, int] = field(default_factory=dict)
     """Positions of trajectories that replace stored ones. The store assigns the positions of all others."""
     first_at: dict[object, int] = field(default_factory=dict)
-    """Key, sighting or state to the first of these positions; what is not in it is new with this batch."""
+    """Key, sighting or state to the first of these positions. Rows that are not in it get the position of this
+    batch."""
 
     @classmethod
     def of(
@@ -126,17 +127,18 @@ async def add_trajectories(
 
 
 async def _analyze(connection: Connection, encoder_id: int, env_id: int, steps: int) -> None:
-    """Update the planner's statistics after a batch by which the tables grew by a tenth or more.
+    """Update the planner's statistics if a batch made the tables grow by a tenth or more.
 
-    Without them a search for similar keys joins all sightings: 12 ms, not 1 ms. A table that another task has locked
-    (the build of an index) is left to the server's own schedule: this would wait for that task, and that task for us.
+    Without them, a search for similar keys joins all sightings and takes 12 ms, not 1 ms. A table that another task has
+    locked (to build an index) is skipped and left to the server's own schedule: this transaction would wait for that
+    task, and that task for this transaction.
     """
     cursor = await connection.execute(
         "SELECT reltuples FROM pg_class WHERE oid = %s::regclass", [f"transitions_{env_id}"]
     )
     row = await cursor.fetchone()
     if row is not None and steps >= max(MANY_STEPS, row[0] / 10):
-        # a sample of 3,000 rows instead of 30,000; no plan depends on what the vectors are like
+        # a sample of 3,000 rows instead of 30,000; no plan depends on the values of the vectors
         await connection.execute("SET LOCAL default_statistics_target = 10")
         keys = f"vectors_{encoder_id}_{env_id} (env_id, key, sources, state, action, first_at)"
         await connection.execute(
@@ -247,7 +249,7 @@ async def _worlds(connection: Connection, env_id: int, batch: Batch) -> tuple[di
 
 
 async def _copy_transitions(connection: Connection, env_id: int, batch: Batch) -> dict[Id, str]:
-    """Copy the new transitions; return the others with the bodies that are stored for them."""
+    """Copy the new transitions; return the stored bodies of the others, by id."""
     cursor = await connection.execute(
         f"SELECT uuid_send(id), body::text FROM transitions_{env_id} WHERE env_id = {env_id} AND id = ANY (%s)",
         [binary.array("uuid", binary.uuid(batch.transitions))],
@@ -279,7 +281,7 @@ async def _copy_trajectories(
         *_trajectory_columns(env_id, batch, placed, worlds),
         binary.int8(batch.positions[found.id] for found in placed),
     )
-    # equal transitions share one body; a step keeps its own only if it differs, as in the reasoning behind it
+    # equal transitions share one body; a step keeps its own only if it differs, for example in its reasoning
     shared = {identity: stored.get(identity, body) for identity, (_, body) in batch.transitions.items()}
     await binary.copy(
         connection,
@@ -314,8 +316,8 @@ async def _store_sightings(
     position: int,
     known_transitions: Collection[Id],
 ) -> None:
-    # retrieval must never return what only the running episode has seen: `only_trajectory` names the one trajectory
-    # behind a sighting, and becomes NULL when a second one has it
+    # retrieval must never return a transition that only the running episode has seen: `only_trajectory` is the id of
+    # the only trajectory with a sighting, and becomes NULL when a second one has it
     def fields(sightings: Sequence[Sighting]) -> dict[str, Iterable[bytes]]:
         return {
             "key uuid": binary.uuid(key for key, *_ in sightings),
@@ -370,7 +372,7 @@ async def _store_states(
 async def _copy(
     connection: Connection, table: str, env_id: int, count: int, fields: Mapping[str, Iterable[bytes]]
 ) -> None:
-    """Copy rows that cannot be stored yet, which takes half the time of `_insert`. See there for `fields`."""
+    """Copy rows that are certainly not stored, in half the time of `_insert`, which explains `fields`."""
     names = ", ".join(column.partition(" ")[0] for column in fields)
     await binary.copy(connection, f"{table} (env_id, {names})", binary.int2([env_id] * count), *fields.values())
 
@@ -378,7 +380,7 @@ async def _copy(
 async def _insert(
     connection: Connection, table: str, env_id: int, fields: Mapping[str, Iterable[bytes]], on_conflict: str
 ) -> None:
-    """Insert rows some of which may be stored. `fields` are those of each column, by its name and type."""
+    """Insert rows, some of which may be stored. `fields` maps the name and type of each column to its fields."""
     names, types = zip(*(column.split() for column in fields), strict=True)
     arrays = ", ".join(f"%s::{kind}[]" for kind in types)
     await connection.execute(

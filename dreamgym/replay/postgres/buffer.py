@@ -1,9 +1,9 @@
 """The replay buffer in PostgreSQL with pgvector.
 
-A question with identical keys reads an index and no vector at all. The others scan the vectors of their environment's
-partition, about half a microsecond a key, and search is exact. Recorded keys of a large environment have an approximate
-index (vector_index.py): a search for recordings reads some hundreds of vectors there. Its candidates are scored and
-ordered as those of an exact search, and if it finds too few, the search is made exactly.
+A query whose key is stored reads an ordinary index and no vectors. Any other query scans the vectors of its
+environment's partition, about half a microsecond per key; this search is exact. The recorded keys of a large
+environment have an approximate index (vector_index.py). A search for recordings then reads some hundreds of vectors.
+Its candidates are scored and ordered like those of an exact search. If it finds too few, an exact search follows.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dreamgym.errors import UnknownName
 from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue, Upserted
 from dreamgym.replay.keys import (
     SOURCE_CODES,
+    SOURCES,
     Key,
     KeyEncoder,
     check_kept,
@@ -40,9 +41,6 @@ from dreamgym.replay.postgres.vectors import embed_dreams
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
 from dreamgym.spans import timed
 from dreamgym.types import Source, Task, Trajectory, Transition
-
-SOURCES = {code: source for source, code in SOURCE_CODES.items()}
-
 
 IDENTICAL = "WITH asked AS (SELECT %(key)s::uuid AS key, NULL AS state, NULL AS action, 1.0::float8 AS cosine)"
 SIMILAR = f"WITH asked AS MATERIALIZED ({EXACT})"
@@ -86,7 +84,7 @@ class PostgresBuffer:
         exact = bool(rows)
         if not rows:
             vector = (await self._encoder.encode([asked]))[0]
-            tool = retrieval.tool and f"{retrieval.tool}{{"  # arguments follow the name at once
+            tool = retrieval.tool and f"{retrieval.tool}{{"  # arguments follow the name directly
             similar = {
                 **parameters,
                 "state": retrieval.state,
@@ -97,7 +95,7 @@ class PostgresBuffer:
             rows = await self._similar(env, drawn_by_world, similar, retrieval)
         if exact:
             scores = {row[0]: EXACT_SCORE for row in rows}
-        else:  # long texts take their time, in which a server would answer nobody else
+        else:  # long texts take a while, and the event loop must stay free
             scores = await asyncio.to_thread(_similarities, asked, rows)
         candidates = [
             Candidate(identity, outcome, world, SOURCES[source], agreement, scores[key], exact, goal, same_goal)
@@ -116,7 +114,7 @@ class PostgresBuffer:
         else:
             await embed_dreams(self._database, self._encoder, self._encoder_id, env)
         if width is not None:
-            for limit in (SIMILAR_KEYS, 4 * SIMILAR_KEYS):  # of some keys, nothing but the excluded episode is known
+            for limit in (SIMILAR_KEYS, 4 * SIMILAR_KEYS):  # some keys belong only to the excluded episode
                 statement = _statement(NEARLY, self._encoder_id, env, drawn_by_world, limit)
                 rows = _nearest_keys(await self._database.fetch(statement, {**asked, "ef_search": str(width)}))
                 if len({row[0] for row in rows}) == SIMILAR_KEYS:
@@ -126,7 +124,7 @@ class PostgresBuffer:
         )
 
     async def watermark(self, env: str, group: str = "") -> int:
-        """Position of the newest trajectory; for a named group, the position when this was first asked for it."""
+        """Position of the newest trajectory; for a named group, the position at the first call for this group."""
         parameters = {"env": await self._make_env(env), "group": group}
         newest = "SELECT coalesce(max(position), 0) FROM trajectories WHERE env_id = %(env)s"
         if not group:
@@ -246,13 +244,13 @@ class PostgresBuffer:
         return 0 if env_id is None else await retire_dreams(self._database, self._encoder_id, env, env_id, keep)
 
     async def take_back(self, env: str, run: str, iteration: int) -> int:
-        """Delete what a run stored in an iteration and in later ones, as if it had not got there yet.
+        """Delete what a run stored in an iteration and in later ones, as if the run had not reached that iteration yet.
 
-        That is: the episodes of groups named `RUN-ITERATION-…`, over or not, their trajectories and watermarks, the
-        outcomes of these iterations, and the trajectories whose ids begin with such a name.
+        This includes the episodes of groups named `RUN-ITERATION-…`, over or not, their trajectories and watermarks,
+        the outcomes of these iterations, and the trajectories whose ids begin with such a group name.
 
         Returns:
-            The steps among them that were taken in the real environment.
+            Number of the deleted steps that were taken in the real environment.
         """
         env_id = await self._find_env(env)
         return 0 if env_id is None else await take_back(self._database, self._encoder_id, env, env_id, run, iteration)
@@ -273,7 +271,7 @@ class PostgresBuffer:
         return BufferCounts(tasks=tasks, trajectories=trajectories, transitions=transitions, worlds=worlds)
 
     async def close(self) -> None:
-        """Stop what runs in the background. The connections belong to the Store."""
+        """Stop the background tasks. The connections belong to the Store."""
         await self.indexes.close()
 
     async def _find_env(self, env: str) -> int | None:
@@ -281,7 +279,7 @@ class PostgresBuffer:
             rows = await self._database.fetch("SELECT id FROM environments WHERE name = %(env)s", {"env": env})
             if not rows:
                 return None
-            self._env_ids[env] = await self._make_env(env)  # its vectors may be missing under this encoder
+            self._env_ids[env] = await self._make_env(env)  # its table of vectors may be missing for this encoder
         return self._env_ids[env]
 
     async def _make_env(self, env: str) -> int:

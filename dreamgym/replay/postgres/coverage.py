@@ -1,7 +1,7 @@
-"""Which states and actions of an environment are recorded.
+"""Coverage of an environment: which states and actions are recorded.
 
-What is recorded is read from the keys that retrieval compares, a pair of state and action each: there a dream need not
-guess. What was only dreamed is told apart.
+It is read from the keys that retrieval compares, each a pair of state and action. For a recorded key, a dream need not
+guess. Keys that were only dreamed are counted separately.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dreamgym.types import Frozen
 
 STATES = 24
 ACTIONS = 16
-"""States and actions of a map, those with most recorded keys first."""
+"""Most states and actions in a map; those with the most recorded keys come first."""
 FEW_TOOLS = 2
-"""With so few tools, a map shows whole actions: the tools alone would say little."""
+"""If there are no more tools than this, a map shows whole actions, because tools alone would show little."""
 
 TOTALS = """
 SELECT tool, sum(keys)::int, sum(recorded)::int, count(*)::int FROM (
@@ -76,12 +76,12 @@ class CoverageMap(Frozen):
 
 @dataclass(frozen=True)
 class StoredTransitions:
-    """The transitions of a store, for reading."""
+    """Read-only access to the transitions of a store."""
 
     database: Database
 
     async def coverage(self, env: str) -> CoverageMap | None:
-        """The map of an environment; None if nothing is stored of it."""
+        """The map of an environment; None if nothing is stored for it."""
         known = await self._tables(env)
         if known is None:
             return None
@@ -116,7 +116,7 @@ class StoredTransitions:
         )
 
     async def stamp(self, env: str) -> tuple[object, ...]:
-        """Changes when an episode of the environment is stored or deleted."""
+        """A value that changes when an episode of the environment is stored or deleted."""
         rows = await self.database.fetch(
             "SELECT count(*), max(position) FROM trajectories "
             "WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s)",

@@ -1,6 +1,6 @@
-"""Connections to PostgreSQL: one pool that brings the schema up to date and is rebuilt after the server went away.
+"""Connections to PostgreSQL: one pool, which brings the schema up to date and is rebuilt after the server was away.
 
-PostgreSQL's errors become StoreErrors that name the command to run and never contain the password.
+PostgreSQL's errors become StoreErrors that contain the command to run and never the password.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ OLDEST_SERVER = 150_000
 OLDEST_PGVECTOR = (0, 8, 0)
 MIGRATION_LOCK = 728_900
 WRITE_LOCK = 728_903
-"""Taken together with the number of an environment by those who write in it."""
+"""Advisory lock of the writers of an environment; it is taken together with the environment's number."""
 OPEN_LIMIT_S = 30.0
 """How long opening a pool waits for its first connection."""
 WAIT_FOR_CONNECTION_S = 800.0
-"""How long a call waits for a connection while the database answers and all connections are in use. Nearly as long as
-a step may take (`Limits.step_s`): if thousands play on a busy machine, their calls wait in line and do not fail."""
+"""How long a call waits for a connection while the database answers and all connections are in use. Nearly as long as a
+step may take (`Limits.step_s`): if thousands of episodes run on a busy machine, their calls wait in line and do not
+fail."""
 RETURN_LIMIT_S = 5.0
 """How long a call waits for a database that is away. An embedded one is back by then."""
 LOOK_S = 0.25
 """Pause between two attempts to reach a database that is away."""
 ANSWER_LIMIT_S = 5.0
-"""A database that does not answer a new connection by then is away."""
+"""A database that does not answer a new connection within this time counts as away."""
 CHECK_LIMIT_S = 2.0
 
 
 class Database:
     """A pool of connections to a database with DreamGym's schema.
 
-    If the server is away, each call waits up to RETURN_LIMIT_S for it and then fails. Once it answers, the pool is
-    rebuilt. The address may be that of a pooler such as PgBouncer, which gives each transaction another connection:
-    nothing here outlives a transaction, and behind a pooler no statement is prepared.
+    If the server is away, each call waits up to RETURN_LIMIT_S for it and then fails. Once the server answers, the pool
+    is rebuilt. The address may be that of a pooler such as PgBouncer, which gives each transaction another connection.
+    So no state of a connection is used after a transaction, and behind a pooler no statement is prepared.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Database:
     async def attempt(self, query: str, parameters: Parameters) -> tuple[list[Row], bool]:
         """Run one statement as `fetch` does; return its rows, and True if it was tried twice.
 
-        After a lost connection nobody knows if the first try took effect.
+        After a lost connection it is unknown whether the first try took effect.
         """
         with _translated(self._dsn):
             try:
@@ -109,7 +110,7 @@ class Database:
         async with self._pool.connection() as connection:
             cursor = await connection.execute(query, parameters, prepare=not self._pooled, binary=True)
             self._answered_at = time.monotonic()
-            # `description` would make an object for each column, a tenth of what a short statement costs
+            # `description` would make an object for each column, which is a tenth of the cost of a short statement
             return await cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
     @asynccontextmanager
@@ -129,7 +130,7 @@ class Database:
             pool = self._pool
             try:
                 connection = await pool.getconn()
-            except PoolClosed:  # while it was waited for a connection, the server was found to be away
+            except PoolClosed:  # the server was found to be away while this call waited
                 continue
             try:
                 await AsyncConnectionPool.check_connection(connection)
@@ -158,7 +159,7 @@ class Database:
                 await self._pool.check()
                 return
             logger.warning("%s went away; waiting for it", _described(self._dsn))
-            await self._pool.close(timeout=1)  # whoever waits for one of its connections waits in vain
+            await self._pool.close(timeout=1)  # no call should wait for its connections any longer
             await self._reopen()
             logger.warning("%s is back", _described(self._dsn))
         finally:
@@ -189,7 +190,10 @@ class Database:
         return True
 
     async def check(self) -> None:
-        """Raises StoreError if the database does not answer at once; what it answers to those before counts."""
+        """Raises StoreError if the database does not answer at once.
+
+        If calls wait for a connection, it is enough that the database has just answered one of the calls before them.
+        """
         is_busy = self._looking is None and self._pool.get_stats()["requests_waiting"] > 0
         if is_busy and time.monotonic() - self._answered_at < CHECK_LIMIT_S:
             return
@@ -224,7 +228,7 @@ class Database:
 
 
 async def _is_pooled(connection: Connection) -> bool:
-    """True if a pooler answers at this address: the process it names is not the one that runs the statements."""
+    """True if a pooler answers at this address: its backend pid is not that of the process that runs the statements."""
     row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
     return row is None or row[0] != connection.info.backend_pid
 
@@ -249,7 +253,7 @@ async def _pool(dsn: str, *, pooled: bool) -> AsyncConnectionPool[Connection]:
 
 
 def _lost(error: psycopg.OperationalError) -> bool:
-    """True if the connection is gone. The server's other errors (no room, too long) would only come again."""
+    """True if the connection is gone. The server's other errors (no space, too long) would only occur again."""
     return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"}
 
 

@@ -1,7 +1,7 @@
-"""The episode store in PostgreSQL: the steps that wait to be stored are one conditional statement in one round trip.
+"""The episode store in PostgreSQL: one conditional statement stores all waiting steps in one round trip.
 
-Every write waits for the disk, unless the server is set up not to (synchronous_commit, fsync): what was answered is
-there after a crash of PostgreSQL too. Steps that come while others are being stored are stored together after them.
+Every write waits for the disk unless the server is configured not to (synchronous_commit, fsync), so an answered step
+survives a crash of PostgreSQL. Steps that arrive while others are being stored are stored together after them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FROM episodes
 
 
 GROUP = 256
-"""Steps that are stored by one statement at most."""
+"""Most steps that one statement stores."""
 
 APPEND = """
 WITH asked AS (
@@ -63,7 +63,7 @@ class WaitingStep:
     outcome: asyncio.Future[tuple[bool, bool]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    """True if it was stored, and True if the statement was tried twice."""
+    """True if the step was stored, and True if the statement was tried twice."""
 
 
 class PostgresEpisodeStore:
@@ -90,7 +90,7 @@ class PostgresEpisodeStore:
         check_storable(episode, f"episode {episode.id!r}")
         try:
             created = await self._insert(episode, idempotency_key)
-        except psycopg.errors.UniqueViolation as error:  # of the id; at the same time, the key may be another's too
+        except psycopg.errors.UniqueViolation as error:  # the id is taken, and possibly the key as well
             if known := await self._episodes("WHERE idempotency_key = %(key)s", {"key": idempotency_key}):
                 return known[0]
             raise InvalidInput(
@@ -128,7 +128,7 @@ class PostgresEpisodeStore:
 
     @timed("store", operation="load")
     async def load(self, episode_id: str) -> Episode:
-        if "\x00" in episode_id:  # no text for PostgreSQL
+        if "\x00" in episode_id:  # PostgreSQL cannot store this text
             raise UnknownEpisode(episode_id)
         found = await self._episodes("WHERE id = %(id)s", {"id": episode_id})
         if not found:
@@ -136,7 +136,7 @@ class PostgresEpisodeStore:
         return found[0]
 
     async def is_current(self, episode: Episode) -> bool:
-        """Nobody has added a step to the episode, ended it or delivered its answer since it was read."""
+        """True if nobody has added a step to the episode, ended it or delivered its answer since it was read."""
         rows = await self._database.fetch(
             "SELECT 1 FROM episodes WHERE id = %(id)s AND version = %(version)s "
             "AND undelivered = %(undelivered)s AND stop_reason IS NOT DISTINCT FROM %(stop_reason)s",
@@ -183,7 +183,7 @@ class PostgresEpisodeStore:
             await self._store(list(group.values()))
 
     async def _store(self, group: list[WaitingStep]) -> None:
-        """Store these steps, of different episodes, and tell each one's caller how it went."""
+        """Store these steps, which are of different episodes, and set the outcome of each."""
         try:
             rows, retried = await self._database.attempt(
                 APPEND,
@@ -197,7 +197,7 @@ class PostgresEpisodeStore:
                 },
             )
         except Exception as error:  # noqa: BLE001  # the callers raise it
-            if len(group) > 1 and not isinstance(error, StoreError):  # what cannot be stored must not cost the others
+            if len(group) > 1 and not isinstance(error, StoreError):  # a bad step must not fail the others
                 for step in group:
                     await self._store([step])
                 return
@@ -211,7 +211,7 @@ class PostgresEpisodeStore:
                 step.outcome.set_result((step.episode_id in stored, retried))
 
     async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
-        """Note whether the answer of step `version` reached its client."""
+        """Record whether the answer of step `version` reached its client."""
         await self._database.fetch(
             "UPDATE episodes SET undelivered = %(undelivered)s WHERE id = %(id)s AND version = %(version)s",
             {"id": episode_id, "version": version, "undelivered": undelivered},
@@ -228,7 +228,7 @@ class PostgresEpisodeStore:
         error: str | None = None,
         version: int | None = None,
     ) -> Episode:
-        """End the episode; one that is over keeps its first end."""
+        """End the episode and return it. An episode that is over keeps its first end."""
         await self._database.fetch(
             "UPDATE episodes SET stop_reason = %(stop_reason)s, answer = %(answer)s, "
             "final_reward = %(final_reward)s::float8, error = %(error)s, used_at = %(now)s "
@@ -255,14 +255,14 @@ class PostgresEpisodeStore:
             raise UnknownEpisode(episode_id)
 
     async def running(self, now: datetime, idle_since: datetime) -> int:
-        """How many episodes run, are not expired, and were used since."""
+        """Number of running episodes that have not expired and were used after `idle_since`."""
         counted = (
             "SELECT count(*) FROM episodes WHERE stop_reason IS NULL AND expires_at > %(now)s AND used_at > %(idle)s"
         )
         return int((await self._database.fetch(counted, {"now": now, "idle": idle_since}))[0][0])
 
     async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
-        """Those of the given episodes that are over or forgotten."""
+        """The ids among these whose episodes are over or deleted."""
         if not episode_ids:
             return frozenset()
         rows = await self._database.fetch(
@@ -271,7 +271,7 @@ class PostgresEpisodeStore:
         return frozenset(episode_ids) - {str(name) for (name,) in rows}
 
     async def expired(self, now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
-        """Running episodes whose time is over, or that nobody has used since."""
+        """Running episodes that have expired, or that nobody has used since `idle_since`."""
         over = "WHERE stop_reason IS NULL AND (expires_at <= %(now)s OR used_at <= %(idle)s)"
         return await self._episodes(over, {"now": now, "idle": idle_since})
 
@@ -284,7 +284,7 @@ class PostgresEpisodeStore:
         )
 
     async def mark_archived(self, episode_ids: Sequence[str]) -> None:
-        """The replay buffer has what it keeps of these episodes."""
+        """Mark episodes as archived: the replay buffer has stored what it keeps of them."""
         await self._database.fetch(
             "UPDATE episodes SET archived = true WHERE id = ANY (%(ids)s)", {"ids": list(episode_ids)}
         )
@@ -311,7 +311,7 @@ class PostgresEpisodeStore:
         return {str(tier): int(steps) for tier, steps in rows}
 
     async def examples(self, env: str, run: str, iteration: int, most: int) -> tuple[Episode, ...]:
-        """One finished episode of each group named `RUN-ITERATION-…`, of at most so many groups."""
+        """One finished episode of each group named `RUN-ITERATION-…`, of at most `most` groups."""
         group = f"{run}-{iteration}-"
         return await self._episodes(
             """WHERE id IN (

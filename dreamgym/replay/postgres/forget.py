@@ -1,8 +1,8 @@
-"""What a store holds of each environment, and forgetting it: all of an environment, a run of it, or one trajectory.
+"""Lists what a store has of each environment, and deletes it: a whole environment, a run, or one trajectory.
 
-Forgetting is one transaction under the environment's writers' lock. A server that serves a dream of it goes on: the
-environment's tables stay, and its running episodes are unknown to it from then on. What a server has learned is its
-own until it ends. Kept answers of language models belong to no environment, and stay.
+Each deletion is one transaction under the environment's write lock. A server that serves a dream of the environment
+goes on: the environment's tables stay, but the server no longer finds its running episodes. It keeps what it has
+already learned until it ends. Cached answers of language models belong to no environment, and stay.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from dreamgym.errors import UnknownName
-from dreamgym.replay.keys import SOURCE_CODES
+from dreamgym.replay.keys import SOURCE_CODES, SOURCES
 from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
 from dreamgym.replay.postgres.retire import clean_up, remove
 from dreamgym.types import Frozen, Source
 
 LISTED = 20
-"""Names that an error lists."""
+"""Number of names that an error lists."""
 
 
 class Held(Frozen):
-    """What a store holds of an environment."""
+    """The contents of a store for one environment."""
 
     env: str
     folder: str | None
-    """Where the folder lay when it was stored last; None: it was stored without one."""
+    """Path of the environment folder when it was last stored; None if it was stored without one."""
     real: int
-    """Number of recorded trajectories; the next two are numbers of trajectories too."""
+    """Number of recorded trajectories; `imported` and `synthetic` are numbers of trajectories too."""
     imported: int
     synthetic: int
     tasks: int
     episodes: int
     """Number of episodes that servers keep, running ones too."""
     runs: tuple[str, ...]
-    """Names of training runs with outcomes here."""
+    """Names of training runs with outcomes in this environment."""
     stored_at: datetime | None
     """When a trajectory was last stored."""
 
@@ -75,14 +75,16 @@ PART = """
   id = %(name)s OR id = %(env)s || '-' || %(name)s
   OR starts_with(id, %(name)s || '-') AND substr(id, length(%(name)s) + 2) ~ '^[0-9]+-'
 """
-"""Condition on trajectories: one of this id, the recorded run of this name, or the probes of this training run."""
+"""Condition on trajectories: the one with this id, the recorded run with this name, or the probes of this training
+run."""
 PLAYED = """
 SELECT id FROM episodes
 WHERE body ->> 'env' = %(env)s AND (
   id = %(name)s OR starts_with(body ->> 'group', %(name)s || '-')
   AND substr(body ->> 'group', length(%(name)s) + 2) ~ '^[0-9]+-')
 """
-"""Ids of the episodes of a training run, whose trajectories have the same ids; or the one of this id."""
+"""Query for the ids of a training run's episodes, whose trajectories have the same ids, or for the episode with this
+id."""
 CHOSEN = f"""
 SELECT id, world_id, source, goal, body -> 'task' ->> 'id' FROM trajectories
 WHERE env_id = %(env_id)s AND (id = ANY (%(episodes)s) OR {PART})
@@ -108,7 +110,7 @@ EVERYTHING = (
     "DELETE FROM vector_indexes WHERE env_id = %(env_id)s",
     "UPDATE environments SET identity = NULL, folder = NULL WHERE id = %(env_id)s",
 )
-"""Statements that delete all of an environment but its episodes, its tasks and its vectors."""
+"""Statements that delete everything of an environment except its episodes, its tasks and its vectors."""
 
 RECORDED = """
 SELECT id, world_id, source, goal, body -> 'task' ->> 'id' FROM trajectories
@@ -140,7 +142,7 @@ DELETE FROM tasks WHERE env_id = %(env_id)s AND id = ANY (%(tasks)s)
 
 
 async def held(database: Database) -> list[Held]:
-    """What the store holds, by environment. One that was forgotten and is empty is left out."""
+    """The contents of the store, by environment. Empty environments are left out."""
     codes = {source.value: code for source, code in SOURCE_CODES.items()}
     rows = await database.fetch(HELD, codes)
     found = [Held.model_validate(dict(zip(Held.model_fields, row, strict=True))) for row in rows]
@@ -148,7 +150,7 @@ async def held(database: Database) -> list[Held]:
 
 
 async def held_of(database: Database, env: str) -> Held:
-    """What the store holds of one environment. Raises UnknownName."""
+    """The contents of the store for one environment. Raises UnknownName."""
     found = {one.env: one for one in await held(database)}
     if env not in found:
         raise UnknownName("environment", env, found, "`dreamgym db show` lists what is stored")
@@ -167,18 +169,17 @@ async def held_trajectories(
         limit: number of trajectories at most.
 
     Raises:
-        UnknownName: nothing is stored of this name.
+        UnknownName: nothing is stored under this name.
     """
     names = {"env": env, "name": name or "", "limit": limit}
     played = [] if name is None else [str(row[0]) for row in await database.fetch(PLAYED, names)]
     rows = await database.fetch(LIST, {**names, "name": name, "episodes": played})
     if name is not None and not rows and not played:
         raise await _unknown(database, env, name)
-    sources = {code: source for source, code in SOURCE_CODES.items()}
     return [
         HeldTrajectory(
             id=identity,
-            source=sources[source],
+            source=SOURCES[source],
             stored_at=stored_at,
             steps=steps,
             instruction=instruction or "",
@@ -189,7 +190,7 @@ async def held_trajectories(
 
 
 async def forget(database: Database, env: str, name: str | None = None) -> Forgotten:
-    """Delete what the store holds of an environment, of a run or of one trajectory; all or nothing.
+    """Delete what the store has of an environment, of a run or of one trajectory; all or nothing.
 
     Args:
         database: of the store.
@@ -197,7 +198,7 @@ async def forget(database: Database, env: str, name: str | None = None) -> Forgo
         name: a trajectory's id, a recorded run, or a training run; None: all of the environment.
 
     Raises:
-        UnknownName: nothing is stored of this name.
+        UnknownName: nothing is stored under this name.
     """
     async with database.transaction() as connection:
         row = await (await connection.execute("SELECT id FROM environments WHERE name = %s", [env])).fetchone()
@@ -213,15 +214,15 @@ async def forget(database: Database, env: str, name: str | None = None) -> Forgo
 
 
 async def forget_recorded(database: Database, env: str, ids: Iterable[str]) -> list[str]:
-    """Delete recorded trajectories, and all that only they held. Episodes that servers keep stay.
+    """Delete recorded trajectories, and everything that only they contain. Episodes that servers keep stay.
 
     Args:
         database: of the store.
         env: name of the environment.
-        ids: of trajectories; those that are not stored, or were not recorded, are passed over.
+        ids: ids of trajectories; those that are not stored, or were not recorded, are skipped.
 
     Returns:
-        Ids of those that were deleted.
+        Ids of the deleted trajectories.
     """
     async with database.transaction() as connection:
         row = await (await connection.execute("SELECT id FROM environments WHERE name = %s", [env])).fetchone()
@@ -267,7 +268,7 @@ async def _part(connection: Connection, names: Mapping[str, object]) -> Forgotte
 
 
 async def _remove(connection: Connection, encoder: int, env_id: object, rows: Sequence[tuple[object, ...]]) -> None:
-    """Delete trajectories, and all that only they held: `clean_up` does so for one source at a time."""
+    """Delete trajectories and everything that only they contain, one source at a time, as `clean_up` needs it."""
     for source in sorted({int(str(row[2])) for row in rows}):
         of_source = [row for row in rows if row[2] == source]
         transitions = await remove(connection, [str(row[0]) for row in of_source])
@@ -276,7 +277,7 @@ async def _remove(connection: Connection, encoder: int, env_id: object, rows: Se
 
 
 async def _unknown(database: Database, env: str, name: str) -> UnknownName:
-    """The error for a name that nothing is stored under; an unknown environment is named as such."""
+    """The error for a name under which nothing is stored. Raises UnknownName if the environment is unknown."""
     of_env = await held_of(database, env)
     newest = await held_trajectories(database, env, limit=LISTED)
     stored = of_env.real + of_env.imported + of_env.synthetic

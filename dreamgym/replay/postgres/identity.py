@@ -1,4 +1,4 @@
-"""Which folder an environment in PostgreSQL is of: recordings of two folders of one name must not mix."""
+"""The folder that an environment in PostgreSQL belongs to: recordings of two folders with one name must not mix."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dreamgym.replay.postgres.database import Database
 
 
 class Claim(NamedTuple):
-    """A folder whose recordings are to be stored or dreamed of under a name."""
+    """A folder whose recordings are to be stored or dreamed under an environment's name."""
 
     env: str
     identity: str
     folder: str
-    """Where it lies, for messages."""
+    """Path of the folder, for messages."""
 
 
 CLAIM = """
@@ -27,7 +27,7 @@ RETURNING id
 
 
 async def claim(database: Database, claims: Sequence[Claim]) -> None:
-    """Note from which folders these environments are, all or none. One that holds nothing is anybody's.
+    """Record which folders these environments belong to, all or none. Any folder may claim an empty environment.
 
     Raises:
         InvalidInput: the recordings of another folder are stored under a name; the message says what to do.

@@ -1,7 +1,7 @@
-"""What a person looks at in a store: episodes a page at a time, their steps, and where a transition was recorded.
+"""Reads a store for display: episodes one page at a time, their steps, and where a transition was recorded.
 
 Nothing here writes. An episode is in one of two tables, or in both: a server keeps it among its episodes, and when it
-is over, the replay buffer keeps its trajectory. The trajectory counts if both have it.
+is over, the replay buffer keeps its trajectory. If both have it, the trajectory counts.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from typing import Any
 from uuid import UUID
 
 from dreamgym.errors import InvalidInput, UnknownEpisode
-from dreamgym.replay.keys import SOURCE_CODES, digest_id, key_of
+from dreamgym.replay.keys import SOURCE_CODES, SOURCES, digest_id, key_of
 from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary, Outcome
 from dreamgym.replay.postgres.database import Database, Row
 from dreamgym.types import Frozen, Source, StopReason, Task, Tier, Transition
 
 PLACE = "store"
 LOOKED = 200
-"""Episodes that are looked through for one page, if their steps decide whether they belong to it."""
+"""Number of episodes that are looked through for one page, if a condition depends on their steps."""
 WINDOW = 100
 REMEMBERED = 20_000
-"""Episodes whose steps need not be read again for a list."""
+"""Number of episodes whose outcome is cached, so that a list need not read their steps again."""
 
 IN_PROCESS = r"^([0-9a-f]{16}-\d+-\d+)-[0-9a-f]{32}$"
-"""Ids of episodes that a trainer played in its own process: their group, `RUN-UPDATE-TASK`, and a number."""
+"""Pattern of the ids of episodes that a trainer played in its own process: the group, `RUN-UPDATE-TASK`, and a
+number."""
 
 EPISODES = """
 SELECT trajectory.id, true AS kept, environment.name AS env, source, added_at AS at, trajectory.body,
@@ -70,7 +71,7 @@ CONDITIONS = {
         "OR strpos(lower(body -> 'task' ->> 'instruction'), lower(%(text)s)) > 0)",
     ),
 }
-"""Conditions on trajectories and on the episodes of servers."""
+"""Name of a filter to its condition on trajectories and its condition on the episodes of servers."""
 
 STEPS = """
 SELECT trajectory_id AS episode, step.step, coalesce(step.body, transition.body) AS body
@@ -118,7 +119,7 @@ class Recorded(Frozen):
     place: str
     episode: str
     step: int
-    """Counted from 1."""
+    """Number of the step, counted from 1."""
     transition: Transition
     instruction: str
     source: Source
@@ -126,22 +127,22 @@ class Recorded(Frozen):
 
 @dataclass(frozen=True)
 class StoredEpisodes:
-    """The episodes of a store, for reading."""
+    """Read-only access to the episodes of a store."""
 
     database: Database
     _known: dict[tuple[str, datetime], Outcome] = field(default_factory=dict)
-    """What the steps of episodes came to, by id and time of the last change."""
+    """Outcomes of episodes, by id and time of the last change."""
 
     async def page(self, chosen: EpisodeFilter, *, after: str | None = None, limit: int = 50) -> EpisodePage:
         """Episodes that meet the conditions, newest first.
 
         Args:
             chosen: the conditions.
-            after: where the list goes on, as `EpisodePage.next` of the page before says.
+            after: position from which the list goes on: `EpisodePage.next` of the page before.
             limit: number of episodes at most.
 
         Raises:
-            InvalidInput: `after` is no such place.
+            InvalidInput: `after` is not such a position.
         """
         listed, parameters = _listed(chosen)
         matching = None
@@ -175,12 +176,12 @@ class StoredEpisodes:
         return (await self._summaries(rows))[0]
 
     async def summaries(self, episodes: Sequence[str]) -> list[EpisodeSummary]:
-        """Those of these episodes that are stored, without their steps."""
+        """The stored ones among these episodes, without their steps."""
         rows = await self.database.fetch(f"{SHOWN} FROM ({OF_IDS}) AS listed", {"ids": list(episodes)})
         return await self._summaries(rows)
 
     async def strip(self, one: EpisodeSummary) -> list[EpisodeStep]:
-        """All steps of an episode, in short."""
+        """All steps of an episode, in short form."""
         query = f"SELECT tier, is_error, reward FROM ({SHORT_STEPS}) AS short ORDER BY step"
         rows = await self.database.fetch(query, await self._tables([one.id]))
         return [EpisodeStep(tier=Tier(tier), is_error=is_error, reward=reward) for tier, is_error, reward in rows]
@@ -210,7 +211,7 @@ class StoredEpisodes:
         return None if not rows else str(rows[0][0])
 
     async def known(self, episodes: Iterable[str]) -> set[str]:
-        """Those of these episodes that are stored."""
+        """The ids among these whose episodes are stored."""
         rows = await self.database.fetch(
             "SELECT id FROM trajectories WHERE id = ANY (%(ids)s) "
             "UNION SELECT id FROM episodes WHERE id = ANY (%(ids)s)",
@@ -235,7 +236,7 @@ class StoredEpisodes:
         return int(rows[0][0]), None if rows[0][1] is None else StopReason(rows[0][1])
 
     async def recorded(self, env: str, ids: Sequence[str]) -> list[Recorded]:
-        """Stored transitions with an episode in which each was seen; one that is gone is left out."""
+        """Stored transitions, each with an episode in which it was seen; deleted ones are left out."""
         wanted = [identity for text in ids if (identity := _uuid(text)) is not None]
         bodies = await self.database.fetch(
             "SELECT env_id, id, body::text FROM transitions "
@@ -260,7 +261,6 @@ class StoredEpisodes:
             """,
             {"env": bodies[0][0], "keys": [digest_id(*key_of(one)) for one in known.values()], "ids": list(known)},
         )
-        sources = {code: source for source, code in SOURCE_CODES.items()}
         return [
             Recorded(
                 id=str(identity),
@@ -269,7 +269,7 @@ class StoredEpisodes:
                 step=step + 1,
                 transition=known[identity],
                 instruction=instruction or "",
-                source=sources[source],
+                source=SOURCES[source],
             )
             for identity, episode, step, source, instruction in rows
         ]
@@ -284,7 +284,8 @@ class StoredEpisodes:
             f'SELECT id FROM ({listed}) AS listed WHERE {begins} ORDER BY at DESC, id COLLATE "C" DESC LIMIT %(limit)s'
         )
         rows = await self.database.fetch(query, {**parameters, "limit": limit})
-        # the rest is read of these alone: of ten thousand episodes it would take longer than all else
+        # the other columns are read for these episodes alone: for ten thousand, that would take longer than everything
+        # else
         ids = {"ids": [row[0] for row in rows]}
         return await self.database.fetch(
             f'{SHOWN} FROM ({OF_IDS}) AS listed ORDER BY at DESC, id COLLATE "C" DESC', ids
@@ -310,7 +311,7 @@ SHOWN = "SELECT id, kept, env, source, at, body::text, stop_reason, answer, fina
 
 
 def _listed(chosen: EpisodeFilter, episode: str | None = None) -> tuple[str, dict[str, object]]:
-    """The query for all episodes that meet the conditions, those on steps left out, and its parameters."""
+    """Query, with its parameters, for all episodes that meet the conditions; conditions on steps are left out."""
     names = [
         *(["id"] if episode is not None else []),
         *(name for name in ("env", "task", "group", "text") if getattr(chosen, name)),
@@ -330,7 +331,7 @@ def _listed(chosen: EpisodeFilter, episode: str | None = None) -> tuple[str, dic
         "group_end": f"{chosen.group}~",
         "text": chosen.text,
         "source": None if chosen.source is None else SOURCE_CODES[chosen.source],
-        # what only servers have is dreamed, but for real episodes that nobody stores; imports never are
+        # an episode that only a server has is dreamed, unless it is a real one that nobody stores; it is never imported
         "is_played_here": chosen.source is Source.SYNTHETIC,
         "policy_version": chosen.policy_version,
     }
@@ -339,13 +340,12 @@ def _listed(chosen: EpisodeFilter, episode: str | None = None) -> tuple[str, dic
 def _summary(row: Row, outcome: Outcome) -> EpisodeSummary:
     identity, kept, _, source, at, text, stop_reason, answer, final_reward, error, group = row
     body: dict[str, Any] = json.loads(text)
-    sources = {code: name for name, code in SOURCE_CODES.items()}
     is_real = set(outcome.tiers) == {Tier.REAL.value}
     return EpisodeSummary(
         place=PLACE,
         id=identity,
         task=Task.model_validate(body["task"]),
-        source=sources[source] if kept else Source.REAL if is_real else Source.SYNTHETIC,
+        source=SOURCES[source] if kept else Source.REAL if is_real else Source.SYNTHETIC,
         stop_reason=None if stop_reason is None else StopReason(stop_reason),
         policy_version=body.get("policy_version"),
         group=group,

@@ -1,4 +1,4 @@
-"""Episodes of one task that were played in a dream and in reality, and how long two episodes are the same."""
+"""Pairs of episodes of one task, played in a dream and in reality, and how many first steps two episodes share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ SELECT coalesce(min(step), 0) FROM (
   UNION ALL SELECT count(*) / 2 FROM steps
 ) AS differing
 """
-"""An error flag that stands in a text has its quotes escaped there."""
+"""Query for the number of equal first steps. An error flag inside a text does not match, since its quotes are
+escaped."""
 
 TWINS = """
 SELECT task_id, (array_agg(id ORDER BY at DESC) FILTER (WHERE is_dream))[1],
@@ -51,16 +52,16 @@ class TaskPair(Frozen):
 
 @dataclass(frozen=True)
 class StoredPairs:
-    """Pairs of stored episodes, for reading."""
+    """Read-only access to pairs of stored episodes."""
 
     database: Database
 
     async def pairs(self, env: str, most: int) -> tuple[list[TaskPair], int]:
-        """Tasks of an environment that were played in a dream and in reality, the newest first; and how many there are.
+        """Tasks of an environment that were played in a dream and in reality, newest first, and their total number.
 
         Args:
-            env: its name.
-            most: so many are returned at most, 1 or more.
+            env: name of the environment.
+            most: most tasks to return, 1 or more.
         """
         rows = await self.database.fetch(TWINS, {"env": env, "dreamed": SOURCE_CODES[Source.SYNTHETIC], "most": most})
         pairs = [
@@ -71,7 +72,7 @@ class StoredPairs:
     async def alike(self, one: str, other: str) -> int:
         """Number of first steps that are the same transition in both episodes, with the same error flag.
 
-        At least so many first calls and answers of the two are the same. 0 if the replay buffer has not both.
+        At least this many first calls and answers are the same in both. 0 if the replay buffer lacks one of them.
         """
         rows = await self.database.fetch(ALIKE, {"one": one, "other": other})
         return int(rows[0][0])

@@ -21,7 +21,7 @@ class PostgresPredictions:
             {"key": key, "body": prediction},
         )
         stays = await self.get(key)
-        return prediction if stays is None else stays  # an old one that was pruned just now leaves ours
+        return prediction if stays is None else stays  # None if an old one was just pruned
 
     async def forget(self, key: bytes) -> None:
         await self._database.fetch("DELETE FROM predictions WHERE key = %(key)s RETURNING 1", {"key": key})

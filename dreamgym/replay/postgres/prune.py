@@ -1,11 +1,13 @@
-"""Deletes what a store no longer needs: dreams that teach nothing any more, and old rows.
+"""Deletes what a store no longer needs: dreams from which nothing more can be learned, and old rows.
 
-An episode that is over is needed until the replay buffer has its trajectory, which repeats all of it, and by a training
-run that goes on from its last checkpoint: that one takes back the episodes that it played since.
+An episode that is over is needed until the replay buffer has its trajectory, which contains all of it. It is also
+needed by a training run that continues from its last checkpoint, because the run takes back the episodes that it has
+played since.
 
-Predictions and watermarks grow with every step and every group. A watermark is needed while episodes of its group
-begin, which takes minutes; a prediction only makes an answer the same again, and costs one question to the model where
-it is missing. Whether somebody will ask again is unknown, so age decides, and nothing is pruned unasked.
+The table of predictions grows with every step, that of watermarks with every group. A watermark is needed while
+episodes of its group begin, which takes minutes. A prediction only makes an answer the same again; a missing one costs
+one call to the model. It is unknown whether the same question will come again, so age decides, and nothing is pruned
+unless a user asks for it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ SHORTEST = timedelta(days=1)
 STORED = "stop_reason IS NOT NULL AND (archived OR body ->> 'policy_version' IS NOT NULL)"
 """Condition on episodes that are not needed: over, and archived or played by a training run.
 
-A training run stores its own episodes; it does not want those that it has not stored."""
+A training run stores its own episodes; those that it has not stored are not wanted.
+"""
 
 
 class Pruned(Frozen):
@@ -32,13 +35,13 @@ class Pruned(Frozen):
     trajectories: int
     """Number of deleted dreams of tasks that are always solved."""
     episodes: int
-    """Number of deleted episodes; their steps went too."""
+    """Number of deleted episodes; their steps are deleted too."""
     predictions: int
     watermarks: int
 
 
 async def prune(store: Store, *, older_than: timedelta, keep: int = KEPT) -> Pruned:
-    """Retire dreams in every environment, and delete episodes, predictions and watermarks older than this."""
+    """Retire dreams in every environment, and delete episodes, predictions and watermarks older than `older_than`."""
     older_than = max(SHORTEST, older_than)
     rows = await store.database.fetch("SELECT name FROM environments ORDER BY id", {})
     retired = [await store.buffer.retire(str(row[0]), keep=keep) for row in rows]

@@ -1,8 +1,9 @@
-"""Retiring dreams in PostgreSQL, under the writers' lock: the buffer would fill up with what the policy always solves.
+"""Retires dreams in PostgreSQL, so that the buffer does not fill up with tasks that the policy always solves.
 
-What only the retired trajectories held goes with them: sightings, states of their worlds, vectors, transitions, worlds.
-When something else was first seen is left as it is, so that older watermarks see it as before. A run that goes on from
-a checkpoint forgets in the same way what it stored after it: `take_back`.
+This happens under the write lock. What only the retired trajectories contain is deleted with them: sightings, states of
+their worlds, vectors, transitions, worlds. The position at which anything else was first seen is not changed, so that
+older watermarks see it as before. When a run continues from a checkpoint, `take_back` deletes what it stored after the
+checkpoint in the same way.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ SELECT DISTINCT transition_id FROM trajectory_steps WHERE trajectory_id = ANY (%
 """
 
 STATEMENTS = (
-    # what there still is in the worlds of those that went; as a table, so that the planner knows its size
+    # transitions that remain in the worlds of the deleted trajectories; a table, so that the planner knows its size
     """
     CREATE TEMP TABLE still (world_id int, goal uuid, transition_id uuid, times bigint, one text COLLATE "C")
     ON COMMIT DROP
@@ -99,20 +100,21 @@ STATEMENTS = (
       AND NOT EXISTS (SELECT FROM trajectories WHERE env_id = {env} AND world_id = worlds.id)
     """,
 )
-"""Statements that delete what only the deleted trajectories held, in this order."""
+"""Statements that delete what only the deleted trajectories contained, in this order."""
 
 PLAYED = """
 SELECT id FROM episodes
 WHERE body ->> 'env' = %(env)s
   AND substring(body ->> 'group' FROM '^' || %(run)s::text || '-([0-9]+)-')::int >= %(iteration)s
 """
-"""Episodes of a run's groups from an iteration on, running or over."""
+"""Query for the episodes of a run's groups from an iteration on, running or over."""
 STORED = """
 SELECT id, world_id, source FROM trajectories
 WHERE env_id = %(env_id)s
   AND (id = ANY (%(episodes)s) OR substring(id FROM '^' || %(run)s::text || '-([0-9]+)-')::int >= %(iteration)s)
 """
-"""The trajectories of these episodes, and those of episodes that were named after their group and never stored."""
+"""Query for the trajectories of these episodes, and for those whose ids begin with the name of such a group, although
+their episodes were never stored."""
 REAL_STEPS = """
 SELECT (SELECT count(*) FROM episode_steps
         WHERE episode_id = ANY (%(episodes)s) AND body -> 'provenance' ->> 'tier' = 'real')
@@ -133,9 +135,9 @@ NOT_PLAYED = (
 
 
 async def retire_dreams(database: Database, encoder_id: int, env: str, env_id: int, keep: int) -> int:
-    """Delete the retirable dreams, all or none; return how many. What a running episode may see stays.
+    """Delete the retirable dreams, all or none; return how many. Dreams that a running episode may see stay.
 
-    A group that has begun, all of whose episodes are over, and that begins more, is not protected.
+    A group is not protected while all its episodes so far are over, even if it begins more.
     """
     async with database.transaction() as connection:
         await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WRITE_LOCK, env_id])
@@ -180,7 +182,7 @@ async def take_back(database: Database, encoder_id: int, env: str, env_id: int, 
 async def _forget(
     connection: Connection, encoder_id: int, env_id: int, ids: list[str], worlds: list[int], source: int
 ) -> None:
-    """Delete trajectories of one source, played in these worlds, and all that only they held."""
+    """Delete trajectories of one source, played in these worlds, and everything that only they contain."""
     transitions = await remove(connection, ids)
     await clean_up(connection, encoder_id, env_id, transitions, worlds, source)
 
@@ -195,7 +197,7 @@ async def remove(connection: Connection, ids: list[str]) -> list[UUID]:
 async def clean_up(
     connection: Connection, encoder_id: int, env_id: int, transitions: list[UUID], worlds: list[int], source: int
 ) -> None:
-    """Delete rows of these transitions and of these worlds' states that no trajectory of this source holds any more."""
+    """Delete rows of these transitions and these worlds' states that no trajectory of this source contains any more."""
     names = {"env": env_id, "encoder": encoder_id, "source": source, "others": ~(1 << source)}
     for statement in STATEMENTS:
         asks = "%(" in statement  # PostgreSQL takes no parameters for CREATE TABLE

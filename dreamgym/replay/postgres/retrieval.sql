@@ -1,5 +1,5 @@
--- What the identical and the similar search have in common. The caller defines `asked` (key, state, action, cosine)
--- and the partitions {env}; the order is the one of ranking.py and only cuts what can no longer be chosen.
+-- The part that the identical and the similar search share. The caller defines `asked` (key, state, action, cosine)
+-- and the partitions {env}. The order is that of ranking.py; only rows that can no longer be chosen are cut.
 , agreement AS MATERIALIZED (
   SELECT world_id, count(*) AS states
   FROM world_states_{env}

@@ -1,4 +1,4 @@
-"""Steps of a store that hold a text, of the episodes that meet some conditions."""
+"""Searches a store for steps that contain a text, in the episodes that meet some conditions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass
 
 from dreamgym.errors import InvalidInput
-from dreamgym.replay.keys import SOURCE_CODES
+from dreamgym.replay.keys import SOURCE_CODES, SOURCES
 from dreamgym.replay.listing import EpisodeFilter
 from dreamgym.replay.postgres.listing import PLACE, Recorded, StoredEpisodes
 from dreamgym.types import Frozen, Transition
 
 LOOKED = 5_000
-"""Steps that one search looks through."""
+"""Number of steps that one search looks through."""
 FOUND = 20
 
 WINDOW = """
@@ -45,32 +45,32 @@ ORDER BY asked.number
 
 
 class Found(Frozen):
-    """Steps that hold a text."""
+    """Steps that contain a text."""
 
     recorded: tuple[Recorded, ...]
     """Each transition once, in the newest of the episodes that were looked through."""
     looked: int
     """Number of steps that were looked through."""
     next: str | None
-    """Where the search goes on; None at its end."""
+    """Position from which the search goes on; None at its end."""
 
 
 @dataclass(frozen=True)
 class StepSearch:
-    """A search in the replay buffer, for reading."""
+    """A read-only search in the replay buffer."""
 
     episodes: StoredEpisodes
 
     async def holding(self, chosen: EpisodeFilter, text: str, after: str | None = None) -> Found:
-        """Steps whose state, call or answer holds a text, in capitals or not; some of all, newest first.
+        """Some of the steps whose state, call or answer contains a text, newest first; case is ignored.
 
         Args:
             chosen: the environment, and conditions on the episodes; `tier` is that of the step itself.
-            text: what is searched for; an empty one is in every step.
-            after: where the search goes on, as `Found.next` says.
+            text: text to search for; every step contains an empty text.
+            after: position from which the search goes on: `Found.next` of the search before.
 
         Raises:
-            InvalidInput: `after` is no place in a search, or the text cannot be searched for.
+            InvalidInput: `after` is not such a position, or the text cannot be searched for.
         """
         if "\x00" in text + chosen.task:
             raise InvalidInput("a NUL character is no text to search for")
@@ -112,7 +112,7 @@ class StepSearch:
         )
 
     async def _successes(self, episodes: list[str], *, wanted: bool) -> set[str]:
-        """Those of these episodes whose success is as wanted."""
+        """The ids among these whose episodes have the wanted success."""
         found = await self.episodes.summaries(sorted(set(episodes)))
         return {one.id for one in found if one.success is wanted}
 
@@ -120,7 +120,6 @@ class StepSearch:
         rows = await self.episodes.database.fetch(
             BODIES, {"ids": [episode for episode, _ in places], "steps": [step for _, step in places]}
         )
-        sources = {code: source for source, code in SOURCE_CODES.items()}
         return [
             Recorded(
                 id=str(identity),
@@ -129,14 +128,14 @@ class StepSearch:
                 step=step + 1,
                 transition=Transition.model_validate_json(body),
                 instruction=instruction or "",
-                source=sources[source],
+                source=SOURCES[source],
             )
             for episode, step, identity, body, source, instruction in rows
         ]
 
 
 def _place(after: str | None) -> tuple[int, int]:
-    """Position of the episode and number of the step, after which a search goes on."""
+    """Position of the episode and number of the step after which a search goes on."""
     if not after:
         return 2**62, -1
     position, _, step = after.partition("~")

@@ -61,7 +61,7 @@ class Store:
 
 @asynccontextmanager
 async def open_database(dsn: str | None) -> AsyncIterator[Database]:
-    """The database of a store, for what needs no encoder; without an address, that of the embedded server.
+    """Open the database of a store, for work that needs no encoder; without an address, that of the embedded server.
 
     Raises:
         StoreError: the store cannot be used; the message says what to do.

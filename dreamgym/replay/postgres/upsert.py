@@ -1,7 +1,8 @@
 """Adds trajectories to PostgreSQL and replaces stored ones whose content has changed.
 
-Under the writers' lock, in one transaction: the old trajectory goes, the new one takes its position, and then all that
-only the old one held is forgotten. In this order what both hold stays as it is, vectors included.
+In one transaction under the write lock, the old trajectory is deleted, the new one takes its position, and then
+everything that only the old one contained is deleted. In this order, everything that both contain stays as it is,
+vectors included.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WHERE env_id = {env}"""
 KNOWN = "SELECT id, env_id, digest, world_id, source, position FROM trajectories WHERE id = ANY (%s)"
 
 SHARED_BODIES = (
-    # a trajectory that shares the body of a transition keeps it as it was
+    # a trajectory that shares the body of a transition keeps the old one as a body of its own
     """
     UPDATE trajectory_steps AS step SET body = stored.body
     FROM transitions_{env} AS stored, unnest(%(ids)s::uuid[], %(bodies)s::text[]) AS new (id, body)
@@ -46,8 +47,8 @@ SHARED_BODIES = (
     WHERE stored.env_id = {env} AND stored.id = new.id AND stored.body::text <> new.body
     """,
 )
-"""Retrieval returns the shared body of a transition. These statements make it the changed trajectory's, whose
-reasoning may differ."""
+"""Retrieval returns the shared body of a transition. These statements replace it with that of the changed trajectory,
+whose reasoning may differ."""
 
 
 def trajectory_of(body: str, steps: Sequence[str]) -> Trajectory:
@@ -64,7 +65,7 @@ async def upsert(
     trajectories: Sequence[Trajectory],
     tasks: Sequence[Task],
 ) -> Upserted:
-    """See `ReplayBuffer.upsert`. The environments exist already."""
+    """See `ReplayBuffer.upsert`. The environments must exist."""
     serialized = await asyncio.to_thread(check_trajectories, trajectories)
     for task in tasks:
         check_storable(task, f"task {task.id!r}")

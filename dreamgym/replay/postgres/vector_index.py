@@ -1,9 +1,10 @@
 """The approximate index on the vectors of an environment with many recorded keys: built, measured, and then used.
 
-Only recorded keys are in it: dreams neither change how its questions are answered nor pay for an index. A process that
-searches builds it in the background, with CREATE INDEX CONCURRENTLY, and searches are exact meanwhile; one that only
-adds, as practice in reality does, builds none, since each key that is added then takes milliseconds. It is used once
-its recall has been measured and is high enough, and measured again when the partition has grown.
+It contains only recorded keys, so dreams do not change its answers, and storing them does not cost index work. A
+process that searches builds it in the background, with CREATE INDEX CONCURRENTLY; searches are exact meanwhile. A
+process that only adds, such as practice in reality, does not build one, because each key added to an index takes
+milliseconds. An index is used once its recall has been measured and is high enough. It is measured again when the
+partition has grown.
 """
 
 from __future__ import annotations
@@ -30,31 +31,34 @@ from dreamgym.replay.ranking import SIMILAR_KEYS
 logger = logging.getLogger(__name__)
 
 INDEXED_KEYS = 10_000
-"""Recorded keys of an environment from which on there is an index. Below, every search is exact."""
+"""Number of recorded keys from which on an environment has an index. With fewer, every search is exact."""
 RECALL = 0.98
-"""An index that finds a smaller share of the 5 nearest keys is not used."""
+"""Lowest recall, as a share of the 5 nearest keys, with which an index is used."""
 EF_SEARCH = (64, 80, 100, 200, 400, 800)
-"""Candidates that a search keeps; the first with enough recall is taken. No fewer: a search wants so many keys."""
+"""Numbers of candidates that a search may keep; the first with enough recall is taken. The smallest is SIMILAR_KEYS,
+the number of keys that a search must find."""
 BUILD = "m = 16, ef_construction = 200"
-"""Neighbours of a key, and candidates for them when it is put in. Of 200,000 keys, a search with 64 candidates found
-.978 at 1,200 distances. With 12 and 128 here one with 200 found .958 at 2,200: by faiss, whose graph is the same."""
+"""Neighbours of a key, and candidates for them when it is inserted. Measured on 200,000 keys with faiss, which builds
+the same graph: a search with 64 candidates found 0.978 of the nearest keys and computed 1,200 distances. With m = 12
+and ef_construction = 128, a search with 200 candidates found 0.958 and computed 2,200."""
 NEIGHBOURS = 5
 QUESTIONS = 50
-"""Number of questions by which the recall is measured."""
+"""Number of queries with which the recall is measured."""
 GROWN = 1.5
-"""A partition that has grown by this factor is looked at again."""
+"""A partition that has grown by this factor is measured again."""
 RETRY = "1 hour"
 """Pause after a build that failed."""
 LOOK_S = 10.0
-"""For so long a process believes what it knows of an index."""
+"""How long a process relies on what it knows about an index."""
 QUIET_S = 2.0
-"""An index is built when nothing was added for so long: inserting into it takes a hundred times as long."""
+"""An index is built when nothing was added for this long: adding to a table with an index takes a hundred times as
+long."""
 INDEX_LOCK = 728_904
 EVERYTHING = 2**63 - 1
 """A watermark above every position: it hides nothing."""
 
 RECORDED = f"sources & {source_mask(GROUNDED)} <> 0"
-"""Condition on the keys in an index. PostgreSQL uses the index only for a search that states it in these words."""
+"""Condition on the keys in an index. PostgreSQL uses the index only for a search with exactly this condition."""
 EXACT = """
 SELECT key, state, action, 1 - distance AS cosine
 FROM (
@@ -70,8 +74,9 @@ env_id = {{env}} AND {RECORDED} AND CASE
   WHEN sources & %(mask)s <> 0 AND first_at <= %(as_of)s AND starts_with(action, %(tool)s) THEN true ELSE false
 END
 """
-"""A CASE, since the planner takes it to let half of the keys pass: one plan serves all questions, and planning each of
-them takes a fifth of its time. Told of the conditions, it fears for their worst values and scans the table."""
+"""The conditions are in a CASE, because the planner assumes that it lets half of the keys pass. So one plan serves all
+queries; planning each of them would take a fifth of its time. If the planner saw the conditions, it would assume their
+worst values and scan the table."""
 APPROXIMATE = f"""
 WITH setting AS MATERIALIZED (  -- of this statement only, so that connections may be pooled
   SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true) AS scan,
@@ -112,7 +117,8 @@ SAMPLE = f"""
 SELECT embedding, state, action, first_at FROM {{table}}
 WHERE env_id = {{env}} AND {RECORDED} AND key > %(after)s ORDER BY key LIMIT %(count)s
 """
-"""Keys are digests: the first of them in order are a random sample, and the same one each time."""
+"""Query for a sample of keys. Keys are digests, so the first ones in order are a random sample, and always the same
+one."""
 
 DESCRIBED = """
 SELECT greatest(leaf.reltuples, 0)::bigint, pg_table_size(leaf.oid),
@@ -129,7 +135,7 @@ WHERE env.name = %(env)s
 
 
 async def described(database: Database, env: str) -> str:
-    """How similar questions about an environment are answered, in a line: the index, its size and its recall."""
+    """Describe in one line how an environment's similar keys are searched: the index, its size and its recall."""
     rows = await database.fetch(DESCRIBED, {"env": env})
     if not rows:
         return "no vectors"
@@ -150,28 +156,28 @@ async def described(database: Database, env: str) -> str:
 
 @dataclass(frozen=True)
 class IndexState:
-    """An index and what was measured of it."""
+    """An index and its last measurement."""
 
     vectors: int
     """Rows of the partition, as PostgreSQL estimates them."""
     valid: bool
-    """True if there is a whole index."""
+    """True if a complete index exists."""
     vectors_then: int | None
     """Rows when the partition was last looked at; None: never."""
     keys: int | None
-    """Number of recorded keys then."""
+    """Number of recorded keys when the partition was last looked at; None: never."""
     ef_search: int | None
     failed: bool
     """True if a build failed a short time ago."""
 
     @property
     def needs_work(self) -> bool:
-        """True if the partition is to be looked at, for its index to be built or measured."""
+        """True if the index must be built or measured."""
         if self.vectors < INDEXED_KEYS or self.failed:
             return False
         if self.vectors_then is None or self.keys is None:
             return True
-        if self.keys < INDEXED_KEYS:  # what came since then may be recordings
+        if self.keys < INDEXED_KEYS:  # the keys that were added since then may be recorded ones
             return self.keys + self.vectors - self.vectors_then >= INDEXED_KEYS
         return not self.valid or self.vectors >= GROWN * self.vectors_then
 
@@ -182,7 +188,7 @@ class IndexState:
 
 
 class VectorIndexes:
-    """The indexes of all environments under one encoder, as one process knows and tends them."""
+    """The indexes of all environments for one encoder, as one process knows and maintains them."""
 
     def __init__(self, database: Database, encoder_id: int) -> None:
         self._database = database
@@ -194,12 +200,12 @@ class VectorIndexes:
         self._added_at: dict[int, float] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()
-        """One index at a time: whoever tends one keeps a connection and needs another, and the pool has few."""
+        """Allows work on one index at a time: it keeps one connection and needs another, and the pool has few."""
 
     async def ef_search(self, env: int) -> int | None:
         """Candidates that a search of the environment's index must keep; None: search exactly.
 
-        An index that is missing is built in the background.
+        A missing index is built in the background.
         """
         looked_at, usable = self._seen.get(env, (-LOOK_S, None))
         if time.monotonic() - looked_at >= LOOK_S:
@@ -212,10 +218,10 @@ class VectorIndexes:
 
     @asynccontextmanager
     async def adding(self, envs: Collection[int]) -> AsyncIterator[None]:
-        """A block that adds rows to environments; this process builds no index of theirs until it ends.
+        """A context in which rows are added to environments; this process builds no index of theirs until it ends.
 
-        Embedding what is added takes longer than storing it, so between two transactions of a load nothing is stored
-        for minutes. An index that is built then makes the rest of the load ten times as slow.
+        Embedding takes longer than storing, so minutes can pass between two transactions of a load. An index that is
+        built in between makes the rest of the load ten times as slow.
         """
         self._adding.update(envs)
         try:
@@ -225,7 +231,7 @@ class VectorIndexes:
             self._added_at |= dict.fromkeys(envs, time.monotonic())
 
     async def settle(self) -> None:
-        """Wait for what runs in the background."""
+        """Wait for the background tasks."""
         await asyncio.gather(*self._tasks.values())
 
     async def tend(self, env: int) -> None:
@@ -233,8 +239,9 @@ class VectorIndexes:
 
         An index that an interrupted build left behind is dropped first. Raises StoreError.
         """
-        # a lock of the transaction, since behind a pooler the next transaction may have another connection. The build
-        # waits for all snapshots: a statement with parameters would keep its own until the transaction ends
+        # the lock is one of the transaction, because behind a pooler the next transaction may have another connection.
+        # The lock's statement has no parameters: with parameters it would keep its snapshot until the transaction ends,
+        # and the build waits for all snapshots
         async with self._turn, self._database.transaction() as turn:
             await turn.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             cursor = await turn.execute(f"SELECT pg_try_advisory_xact_lock({INDEX_LOCK}, {env})")
@@ -246,7 +253,7 @@ class VectorIndexes:
             self._seen.pop(env, None)
 
     async def close(self) -> None:
-        """Stop what runs in the background. A build that is cut off is begun anew by the next process."""
+        """Stop the background tasks. An interrupted build is started again by the next process."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -300,10 +307,10 @@ class VectorIndexes:
         await self._database.fetch(KEEP, known)
 
     async def _measure(self, env: int) -> tuple[int | None, float]:
-        """The fewest candidates with which a search finds enough, and the recall. None: no number of them is enough.
+        """The fewest candidates with which a search has enough recall, and the recall. None: no number is enough.
 
-        A question is a recorded state with the action of another one, as most questions are that no recording answers.
-        Every second one asks for the tool of that action, and every third as of an old watermark.
+        A test query is a recorded state with the action of another key, like most queries that no recording answers.
+        Every second one is restricted to the tool of that action, and every third to an old watermark.
         """
         names = {"env": env, "encoder": self._encoder_id, "limit": SIMILAR_KEYS}
         query = SAMPLE.format(table=self._table(env), env=env)

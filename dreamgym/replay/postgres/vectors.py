@@ -39,7 +39,7 @@ class Vectors:
 
     @classmethod
     async def of(cls, encoder: KeyEncoder, keys: Mapping[Id, Key], wanted: Sequence[Id]) -> Vectors:
-        """Embed the wanted ones of these keys."""
+        """Embed the wanted keys among these."""
         values = await encoder.encode([keys[key] for key in wanted])
         return cls({key: row for row, key in enumerate(wanted)}, values)
 
@@ -145,7 +145,7 @@ async def embed_dreams(database: Database, encoder: KeyEncoder, encoder_id: int,
 async def _embed(
     connection: Connection, table: str, env_id: int, keys: Sequence[Id], values: NDArray[np.float16]
 ) -> None:
-    """Give stored keys their vectors, under the write lock. A key that is gone by now stays so."""
+    """Give stored keys their vectors, under the write lock. A key that is gone by now is skipped."""
     await connection.cursor().executemany(
         f"UPDATE {table} SET embedding = %s WHERE env_id = {env_id} AND key = %s",
         [(HalfVector(vector), UUID(bytes=key)) for key, vector in zip(keys, values, strict=True)],
@@ -153,5 +153,5 @@ async def _embed(
 
 
 def _recorded(batch: Batch) -> list[Id]:
-    """Those keys of a batch that not only dreams have."""
+    """Keys of a batch that at least one recording contains."""
     return [key for key in batch.keys if batch.key_sources[key] & RECORDED]

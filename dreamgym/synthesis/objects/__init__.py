@@ -1,9 +1,9 @@
-"""Learns what calls do to a world of objects that is known in part: rules that most recordings show, not every one.
+"""Learns rules of what calls do to a partly known world of objects. Most recordings must follow a rule, not all.
 
-`learn_rules`, `missing_facts` and what they return are the whole interface. The programs of `dreamgym.synthesis` give
-exactly what was recorded or nothing, which suits a server that tells its whole state. What a reader knows of a world
-has gaps: a refusal may have a reason that nobody saw. So here a rule is what holds in all successes and would not hold
-by chance.
+`learn_rules`, `missing_facts` and the types that they return are the whole interface. The programs of
+`dreamgym.synthesis` give exactly what was recorded or nothing, which suits a server that reports its whole state. But a
+reader knows a world only in part: a refusal may have a reason that no observation showed. So here, the conditions of a
+rule hold in nearly all successes and would not hold by chance.
 """
 
 from dreamgym.synthesis.objects.calls import ObjectCall

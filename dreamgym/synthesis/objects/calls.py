@@ -9,7 +9,7 @@ from dreamgym.types import JsonObject
 
 @dataclass(frozen=True)
 class ObjectCall:
-    """A recorded call. States are as `dreamgym.reading.Reader` gives them; nobody may change them."""
+    """A recorded call. Its states come from a `dreamgym.reading.Reader` and must not be changed."""
 
     world: str
     tool: str

@@ -1,4 +1,4 @@
-"""Conditions on a call: what the rules of an outcome ask before it."""
+"""Conditions on a call, which the rules of an outcome check before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dreamgym.types import JsonObject
 
 
 class Condition(Protocol):
-    """Holds in a call or not."""
+    """A condition that a call meets or not."""
 
     def holds(self, state: JsonObject, arguments: JsonObject) -> bool:
         """True if it holds before the call."""
@@ -19,7 +19,7 @@ class Condition(Protocol):
 
 @dataclass(frozen=True)
 class IsKnown:
-    """An argument, or a single value, names an entity of a collection."""
+    """An argument or a single value is the id of a known entity of a collection."""
 
     term: Term
 
@@ -120,11 +120,11 @@ class Either:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Some categories together are among those that the recordings show."""
+    """The recordings show this combination of categories."""
 
     terms: tuple[Term, ...]
     known: frozenset[str]
-    """Values of the terms as a JSON list."""
+    """Recorded combinations: the values of the terms as a JSON list."""
 
     def holds(self, state: JsonObject, arguments: JsonObject) -> bool:
         return key_of(self.terms, state, arguments) in self.known
@@ -134,6 +134,6 @@ class OneOf:
 
 
 def key_of(terms: tuple[Term, ...], state: JsonObject, arguments: JsonObject) -> str:
-    """The values of some terms as one text; empty if one of them has none."""
+    """The values of some terms as one text; empty if one of the values is not a text."""
     values = [found(term, state, arguments) for term in terms]
     return "" if any(not isinstance(value, str) for value in values) else json.dumps(values)

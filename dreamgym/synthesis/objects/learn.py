@@ -1,17 +1,17 @@
 """Learns the rules of tools from recorded calls.
 
-The recorded calls of a tool fall into outcomes: refused, or a success with one form of answer. For each form of success
-is sought
+The recorded calls of a tool fall into outcomes: refused, or a success with one form of answer. For each form of
+success, the search finds
 
-- what it changes and answers: values that fit nearly all its calls (`search`);
-- its conditions: what held before nearly all its calls, and would seldom hold by chance. Chance is what holds for calls
-  with arguments drawn at random in recorded states, so that successes alone tell what a call needs. A condition on a
-  plain value must besides be violated by a recorded call of another outcome, or be about what the call changes: how a
-  player happens to play is no rule.
-- the categories that take part, such as the kinds of things that a kind of place takes: kept if pairs that other worlds
-  show decide more of the recorded calls rightly than no such condition does.
+- its changes and its answer: values that fit nearly all its calls (`search`);
+- its conditions, which hold before nearly all its calls and would seldom hold by chance. Calls with arguments drawn at
+  random in recorded states show what holds by chance, so that successes alone are enough to learn a condition. A
+  condition on a plain value must also be violated by recorded calls of other outcomes, or be about a field that the
+  call changes: a habit of the player is not a rule;
+- the categories that it allows, such as the kinds of things that a kind of place takes. Such a condition is kept if the
+  combinations seen in other worlds decide more of the recorded calls rightly than no condition does.
 
-Same recordings, same rules.
+The same recordings give the same rules.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from dreamgym.synthesis.objects.values import Together
 from dreamgym.types import JsonObject
 
 SAMPLE = 300
-"""Most calls of one outcome that conditions are sought in; tables are filled from all."""
+"""Most calls of one outcome in which conditions are searched. Tables are filled from all calls."""
 DRAWN = 300
-"""Calls with random arguments."""
+"""Most calls that are drawn with random arguments."""
 CHANCE = 1e-4
-"""A condition that holds in all successes by chance more often than this is none."""
+"""A condition is not used if the probability that all successes meet it by chance is above this."""
 EXCEPTIONS = 0.005
-"""Share of an outcome's calls in which a condition may not hold: what is known of a world has gaps."""
+"""Share of an outcome's calls in which a condition need not hold, because a world is known only in part."""
 SHOWN = 2
-"""So many calls of other outcomes must violate a condition on a plain value, or one that something is not so."""
+"""Fewest calls of other outcomes that must violate a condition on a plain value or a negated condition."""
 LEAST = 3
-"""Fewer successes of one form teach nothing."""
+"""Fewest successes of one form from which rules are learned."""
 VALUES = 8
-"""A field with more values is not compared with single ones."""
+"""A field with more values than this is not compared with single values."""
 COVERED = 0.9
-"""Share of successes whose categories other worlds must show, where no refusal tells that categories matter."""
+"""Share of successes whose categories other worlds must show, if no refusal shows that categories matter."""
 
 
 def learn_rules(cases: Iterable[ObjectCall], schema: StateSchema) -> ObjectRules:
@@ -77,11 +77,11 @@ def learn_rules(cases: Iterable[ObjectCall], schema: StateSchema) -> ObjectRules
 
 
 Related = Mapping[tuple[str, str], set[tuple[str, str, str]]]
-"""For each list field (collection, field): (world, entity, item) of everything that a recorded state has in it."""
+"""For each list field (collection, field), the (world, entity, item) of each item in any recorded state."""
 
 
 def _related(cases: Sequence[ObjectCall], schema: StateSchema) -> Related:
-    """What lists of entities ever held. A call that adds to a list can lead to what was seen in one."""
+    """All items that were seen in lists of entities: a call that adds to a list can lead to each of them."""
     lists = {
         (name, field)
         for name, collection in schema.collections.items()
@@ -107,10 +107,10 @@ class _ToolSearch:
     """The search for the rules of one tool.
 
     Args:
-        cases: its recorded calls.
-        states: recorded states, of any tool.
-        schema: of the states.
-        related: what lists of entities ever held.
+        cases: recorded calls of the tool.
+        states: recorded states before calls of any tool.
+        schema: schema of the states.
+        related: all items that were seen in lists of entities.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class _ToolSearch:
         return outcome.calls / max(1, len(fitting))
 
     def _divided(self, cases: list[ObjectCall]) -> list[list[ObjectCall]]:
-        """Calls with answers of the same fields, apart by which of those are null that have no explanation in all."""
+        """Divide calls whose answers have the same fields: by which of the unexplained fields are null."""
         terms = _terms(_some(cases, SAMPLE), self._collections)
         unexplained = [name for name, value in answer_of(cases, terms, self._schema).items() if value is None]
         return _grouped(cases, lambda case: [(case.answer or {}).get(name) is None for name in unexplained])
@@ -183,7 +183,7 @@ class _ToolSearch:
         changed = {_changed_field(effect) for effect in effects}
         allowed = math.floor(EXCEPTIONS * len(sample))
         found_so_far: dict[int, Condition] = {}
-        about: list[Condition] = []  # on what the call changes
+        about: list[Condition] = []  # on fields that the call changes
         halves: list[tuple[Condition, int]] = []
         for condition, holds, told in self._candidates(calls, terms):
             is_plain = isinstance(condition.condition if isinstance(condition, Not) else condition, Is)
@@ -215,12 +215,12 @@ class _ToolSearch:
 
     @staticmethod
     def _is_rare(holds: int, among: int, successes: int) -> bool:
-        """True if so many successes would hardly all have a condition by chance.
+        """True if so many successes would hardly all meet a condition by chance.
 
         Args:
-            holds: the calls in which it holds, as bits.
-            among: the calls that say how often it holds by chance.
-            successes: how many have it.
+            holds: the calls that meet it, as bits.
+            among: the calls that show how often it holds by chance, as bits.
+            successes: number of successes that meet it.
         """
         if not among & ~holds:
             return False
@@ -301,7 +301,7 @@ class _ToolSearch:
         effects: Sequence[ObjectChange],
         terms: Sequence[Term],
     ) -> list[Condition]:
-        """Conditions on categories, each kept for what it decides rightly with the pairs that other worlds show."""
+        """Conditions on categories, if they decide calls rightly with the combinations that other worlds show."""
         tables: list[Condition] = []
         likely = self._likely_calls(conditions)
         for _ in range(2):
@@ -335,7 +335,7 @@ class _ToolSearch:
         return tables
 
     def _likely_calls(self, conditions: Sequence[Condition]) -> list[tuple[JsonObject, JsonObject]]:
-        """Calls drawn at random, but with the entities that the conditions ask for."""
+        """Random calls that meet the conditions. Arguments are replaced by the entities that the conditions require."""
         same = [one for one in conditions if isinstance(one, Same)]
         likely = []
         for state, drawn in self._drawn:
@@ -349,7 +349,7 @@ class _ToolSearch:
         return likely
 
     def _keys(self, cases: Sequence[ObjectCall], terms: Sequence[Term]) -> Iterator[tuple[Term, ...]]:
-        """One or two text fields of entities that arguments name, which are no ids."""
+        """One or two text fields, which are not ids, of entities that arguments name."""
         sample = _some(cases, SAMPLE)
         fields = [
             term
@@ -368,7 +368,7 @@ class _ToolSearch:
     def _worlds_of(
         self, cases: Sequence[ObjectCall], of: tuple[Term, ...], effects: Sequence[ObjectChange]
     ) -> dict[str, set[str]]:
-        """The worlds in which each combination of categories was seen: in a success, or in what one leads to."""
+        """The worlds in which each combination of categories was seen: in a success, or in a list that one adds to."""
         worlds: dict[str, set[str]] = defaultdict(set)
         states: dict[str, JsonObject] = {}
         for case in cases:
@@ -394,16 +394,16 @@ class _ToolSearch:
 
 
 def _needed(conditions: Mapping[int, Condition], others: int, chance: int) -> list[Condition]:
-    """The conditions that exclude something of their own.
+    """The conditions that are needed, because each excludes calls that the others allow.
 
-    First those that relate what takes part: each must exclude some calls, recorded or drawn, that no plainer one
-    excludes all. Then those on plain values and on what is not so, the most telling first: each must exclude recorded
-    calls of other outcomes that the ones before it let through.
+    First come conditions that relate entities. Each must exclude calls, recorded or drawn, that no simpler condition
+    excludes all. Then come conditions on plain values and negated conditions, those that exclude most calls first. Each
+    must exclude at least SHOWN recorded calls of other outcomes that the conditions before it allow.
 
     Args:
-        conditions: by the calls in which they hold, as bits.
-        others: recorded calls of other outcomes.
-        chance: drawn calls.
+        conditions: conditions by the calls that meet them, as bits.
+        others: recorded calls of other outcomes, as bits.
+        chance: drawn calls, as bits.
     """
     kept: list[tuple[int, Condition]] = []
     plain: list[tuple[int, Condition]] = []
@@ -428,7 +428,7 @@ def _needed(conditions: Mapping[int, Condition], others: int, chance: int) -> li
 
 
 def _bits(holds: Iterable[bool]) -> int:
-    """Bit i is 1 if the i-th is true."""
+    """The values as bits of an integer: bit i is 1 if the i-th value is true."""
     return int("".join(["1" if one else "0" for one in holds])[::-1] or "0", 2)
 
 
@@ -453,7 +453,7 @@ def _fields(case: ObjectCall) -> list[str]:
 
 
 def _some(cases: Sequence[ObjectCall], most: int) -> list[ObjectCall]:
-    """At most so many of the cases, spread evenly."""
+    """At most `most` of the cases, evenly spread."""
     return list(cases[:: -(-len(cases) // most) or 1])
 
 
@@ -468,7 +468,7 @@ def _changed_field(effect: ObjectChange) -> tuple[str, str]:
 
 
 def _field_of(condition: Condition, collections: tuple[str, ...]) -> tuple[str, str]:
-    """Collection and field that a condition on a plain value is about."""
+    """The collection and the field that a condition on a plain value is about."""
     plain = condition.condition if isinstance(condition, Not) else condition
     assert isinstance(plain, Is)
     return (plain.term[-2][1:], plain.term[-1]) if len(plain.term) > 2 else ("", plain.term[-1])

@@ -1,4 +1,4 @@
-"""Facts that refusals give away: a call that every rule would let through was refused for a reason that nobody saw."""
+"""Facts that refusals reveal: if a call was refused that the rules allow, the reason is a fact that was not seen."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class MissingFact(NamedTuple):
 
 
 def missing_facts(calls: Iterable[ObjectCall], rules: ObjectRules) -> Iterator[MissingFact]:
-    """The facts that would explain refusals, where only one could.
+    """The facts that explain refusals. A refusal that several facts could explain yields none.
 
-    Only a list that no rule changes can have had the item all along: two places are at one spot, if the way from one to
-    the other is refused.
+    Only a list that no rule changes can have had the item all along. For example, two places are at one spot if the way
+    from one to the other is refused.
 
     Args:
         calls: recorded calls.
-        rules: of their tools.
+        rules: rules of their tools.
     """
     changed = {
         (effect.collection, effect.field)

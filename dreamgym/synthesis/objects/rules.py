@@ -13,10 +13,10 @@ from dreamgym.types import JsonObject
 
 @dataclass(frozen=True)
 class ObjectResult:
-    """What a call led to."""
+    """The result of a call."""
 
     after: JsonObject
-    """The state after it; the given one itself if nothing changed."""
+    """The state after the call; the same object as before if nothing changed."""
     answer: JsonObject | None
     """The structured answer; None for a refusal."""
     words: str | None
@@ -24,7 +24,7 @@ class ObjectResult:
 
     @property
     def is_error(self) -> bool:
-        """The call is refused."""
+        """True if the call is refused."""
         return self.answer is None
 
 
@@ -36,7 +36,7 @@ class ObjectChange:
     """Empty for a single value."""
     field: str
     target: Term
-    """Names the entity."""
+    """The term whose value is the id of the entity."""
     value: Value
 
     def __str__(self) -> str:
@@ -52,12 +52,12 @@ class ObjectOutcome:
     effects: tuple[ObjectChange, ...]
     answer: tuple[tuple[str, Value], ...]
     is_explained: bool
-    """False: some change or some field of the answer has no explanation, so that there is no answer."""
+    """False if a change or a field of the answer has no explanation, so that there is no answer."""
     calls: int
-    """Recorded calls of this outcome."""
+    """Number of recorded calls of this outcome."""
 
     def holds(self, state: JsonObject, arguments: JsonObject) -> bool:
-        """All conditions hold before the call."""
+        """True if all conditions hold before the call."""
         return all(condition.holds(state, arguments) for condition in self.conditions)
 
     def run(self, state: JsonObject, arguments: JsonObject) -> ObjectResult | None:
@@ -107,12 +107,12 @@ class ToolRules:
     """The rules of one tool. `str(rules)` is a listing of them."""
 
     outcomes: tuple[ObjectOutcome, ...]
-    """The more often recorded first."""
+    """In the order in which they are tried: the most specific first, then the most often recorded."""
     refusal: str | None
-    """The recorded words for a call that none of the outcomes fits; None if no refusal was recorded."""
+    """The recorded words for a call that fits none of the outcomes; None if no refusal was recorded."""
 
     def run(self, state: JsonObject, arguments: JsonObject) -> ObjectResult | None:
-        """What a call leads to; None if the recordings do not show it."""
+        """The result of a call; None if the recordings do not show it."""
         for outcome in self.outcomes:
             if outcome.holds(state, arguments):
                 return outcome.run(state, arguments) if outcome.is_explained else None
@@ -130,6 +130,6 @@ class ObjectRules:
     tools: Mapping[str, ToolRules]
 
     def run(self, tool: str, state: JsonObject, arguments: JsonObject) -> ObjectResult | None:
-        """What a call leads to; None if the recordings do not show it."""
+        """The result of a call; None if the recordings do not show it."""
         rules = self.tools.get(tool)
         return None if rules is None else rules.run(state, arguments)

@@ -1,4 +1,4 @@
-"""The search for what calls of one form change and answer."""
+"""The search for the changes and the answers of calls whose answers have one form."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dreamgym.synthesis.objects.values import Always, Having, Read, Together, Va
 from dreamgym.types import JsonObject
 
 TRIED = 300
-"""Calls that a value is sought in."""
+"""Most calls in which a value is searched."""
 EXCEPTIONS = 0.02
-"""Share of the calls in which a value may be another."""
+"""Share of the calls in which the recorded value may differ."""
 
 
 def answer_of(cases: Sequence[ObjectCall], terms: Sequence[Term], schema: StateSchema) -> dict[str, Value | None]:
@@ -35,7 +35,7 @@ def answer_of(cases: Sequence[ObjectCall], terms: Sequence[Term], schema: StateS
 def effects_of(
     cases: Sequence[ObjectCall], terms: Sequence[Term], schema: StateSchema
 ) -> tuple[ObjectChange, ...] | None:
-    """What the calls change; None if some change has no explanation."""
+    """The changes that the calls make; None if some change has no explanation."""
     tried = cases[:: -(-len(cases) // TRIED) or 1]
     changes = [dict(_changes(case, schema)) for case in tried]
     kinds = sorted({(collection, field) for one in changes for collection, _, field in one})
@@ -119,8 +119,8 @@ def _value(
     Args:
         targets: one for each call.
         calls: state and arguments.
-        terms: what may be read.
-        schema: of the states.
+        terms: terms that the value may use.
+        schema: schema of the states.
         name: the field that the value stands in.
         own: the term of this field, for a list that is changed.
     """

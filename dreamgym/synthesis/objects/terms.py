@@ -1,4 +1,4 @@
-"""Terms: names for the values that a rule can speak of, and what they are in one call.
+"""Terms: names for the values that a rule can refer to, and the values that they have in one call.
 
 A term is a tuple of steps. `("arg", "thing", ">things", "where")` is the field `where` of the thing that the argument
 `thing` names; `("value", "at")` is a single value of the state.

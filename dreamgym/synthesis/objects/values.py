@@ -22,7 +22,7 @@ class Value(Protocol):
 
 @dataclass(frozen=True)
 class Always:
-    """Always the same."""
+    """A fixed value."""
 
     text: str
     """The value as JSON."""
@@ -50,7 +50,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Having:
-    """The ids of the entities whose field is a value, or is a list that has it, in natural order."""
+    """The ids, in natural order, of the entities whose field is a value or a list that contains it."""
 
     collection: str
     field: str
@@ -73,11 +73,11 @@ class Having:
 
 @dataclass(frozen=True)
 class Together:
-    """The items of lists and single values as one list in natural order, each once; what is null or missing adds none.
+    """The texts in some lists and single values as one list, in natural order and each once.
 
     Args:
-        terms: whose items are taken.
-        without: whose items are left out.
+        terms: terms whose items are taken. A null or missing value has none.
+        without: terms whose items are left out.
     """
 
     terms: tuple[Term, ...]

@@ -1,7 +1,7 @@
 """The search for a calculation that gives the right number in every recorded call.
 
-Every number that could take part is a column: its value in each call. A sum of two columns is found by looking the
-difference of target and first column up among the columns, so that pairs cost no more than single columns.
+Every number that could take part is a column: its value in each call. For a sum of two columns, the search looks up the
+difference between the target and the first column among the columns, so that pairs cost no more than single columns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CalculationSearch:
     Args:
         calls: the bindings of each call.
         paths: the paths that are bound in all of them.
-        counts_entities: sums over entities of a collection are tried too, after everything else.
+        counts_entities: True to try also sums over entities of a collection, after everything else.
     """
 
     def __init__(self, calls: Sequence[Bindings], paths: Sequence[Path], *, counts_entities: bool) -> None:
@@ -52,7 +52,7 @@ class CalculationSearch:
 
     @cached_property
     def columns(self) -> dict[Column, Expression]:
-        """Paths, then sums over lists; of two with the same column, the first."""
+        """The expression of each column: paths first, then sums over lists. The first one with a column is kept."""
         numbers = [path for path in self._paths if all(is_number(call.values[path]) for call in self._calls)]
         return self._distinct((*map(Variable, numbers), *self._sums(lists(self._paths, self._calls))))
 
@@ -97,7 +97,7 @@ class CalculationSearch:
             yield self.entity_columns[targets]
 
     def _sums(self, sources: Sequence[Items] | Sequence[Entities]) -> Iterator[Expression]:
-        """For each source the number of items, the sum of each number in them, and of each product of two."""
+        """For each source, the number of items, the sum of each number in them, and the sum of each product of two."""
         for source in sources:
             yield Sum(source)
             if isinstance(source, Entities):
@@ -146,7 +146,7 @@ def _with_constant(targets: Column, column: Column, expression: Expression) -> I
 
 
 def _divisor(targets: Column, column: Column) -> int | None:
-    """The roundest whole number by which the column is divided, rounded down, to give the targets; None without one."""
+    """The roundest whole number d for which `column // d` gives the targets; None if there is none."""
     if any(t != int(t) or t < 0 for t in targets) or any(c <= 0 for c in column) or len(set(targets)) < 3:
         return None
     # t = c // d is the same as c / (t + 1) < d <= c / t.

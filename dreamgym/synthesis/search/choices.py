@@ -15,11 +15,11 @@ from dreamgym.synthesis.paths import Bindings, Path, is_argument
 from dreamgym.synthesis.search.sources import fields_of, filters_of
 
 VALUES = 8
-"""A path with more values is no key of a table."""
+"""A path with more values than this is not a key of a table."""
 KEYS = 16
 """Most paths that are tried as the keys of a table."""
 CALLS_PER_ROW = 2.5
-"""A table with more rows than this allows is no more than a list of what was recorded."""
+"""Fewest recorded calls per row of a table. With fewer, the table would only list what was recorded."""
 
 
 def first_entity(calls: Sequence[Bindings], targets: Sequence[JsonValue]) -> First | None:
@@ -61,7 +61,7 @@ def first_entity(calls: Sequence[Bindings], targets: Sequence[JsonValue]) -> Fir
 
 
 def larger(calls: Sequence[Bindings], paths: Sequence[Path], targets: Sequence[JsonValue], name: str) -> Larger | None:
-    """The choice between two values by their numbers; None if there is none, or it is always the same one.
+    """The choice between two values by their numbers; None if there is none.
 
     Args:
         calls: the bindings of each call.
@@ -83,7 +83,7 @@ def larger(calls: Sequence[Bindings], paths: Sequence[Path], targets: Sequence[J
 
 
 def table(calls: Sequence[Bindings], paths: Sequence[Path], targets: Sequence[JsonValue], name: str) -> Table | None:
-    """The table that gives every call its target; None if there is none that explains more than it lists.
+    """The table that gives every call its target; None if there is none, or if it has too many rows for the calls.
 
     Args:
         calls: the bindings of each call.
@@ -114,7 +114,7 @@ def table(calls: Sequence[Bindings], paths: Sequence[Path], targets: Sequence[Js
 
 
 def _keys(paths: Sequence[Path], name: str) -> Iterator[tuple[Path, ...]]:
-    """One path, or two of which both or neither have the field's own name."""
+    """Keys to try: single paths, then pairs of paths with the field's own name, then other pairs."""
     yield from ((path,) for path in paths[:KEYS])
     yield from combinations([path for path in paths if path[-1] == name], 2)
     yield from combinations(paths[:KEYS], 2)

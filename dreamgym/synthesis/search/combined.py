@@ -1,4 +1,4 @@
-"""The search for a list that is made of the items of other lists: union, difference, one after the other, sorted."""
+"""The search for a list that is made of the items of other lists: union, difference, concatenation, sorted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The search for the decision list that gives every recorded call its outcome.
 
-Each decision is a question that has one answer for calls of one outcome alone, among the calls that are left. Of all
-such questions the cheapest is taken:
+Decisions are found one after the other. Each asks a question and takes all remaining calls with a certain answer, which
+must all have the same outcome. The cheapest of these questions is used:
 
 | kind | cost | example, as a reason to refuse |
 |---|---|---|
@@ -9,13 +9,13 @@ such questions the cheapest is taken:
 | a change would make a number negative | 1 | the balance does not cover the price |
 | a change would leave a field as it is | 1 | the ticket has these tags already |
 | a text argument is blank | 2 | the subject is empty |
-| a text argument has a certain mark in it | 2 | the address has no `@` |
+| a text argument contains a certain mark | 2 | the address has no `@` |
 | a path has one certain value | 2 | the order is `shipped` |
 | two paths are equal | 2 | the ticket is merged into itself |
 | a number that an answer names is 1 | 1 | "after 1 hour" |
 | an argument is above or below a number that a refusal names | 2 | "at most 48 hours" |
 | a path is bound and not empty, if it follows a unique text | 3 | there is no room of this name |
-| there are items of what a branch goes over | 3 | "the queue is empty" |
+| the source of a branch's loop has items | 3 | "the queue is empty" |
 | there are entities that pass filters | 3 | the room is booked on this day |
 | one number is above another | 4 | more are wanted than are left |
 | a number is above a constant, halfway between two calls | 5 | the cart holds more than 10 items |
@@ -26,9 +26,9 @@ Added to the cost of its kind:
 |---|---|
 | for each path in the question that the refusal does not name | 2 |
 | for each path in the refusal that the question does not ask about | 1/2 |
-| the question finds only some of the calls that are left of the outcome | 3 |
+| the question finds only some of the remaining calls of the outcome | 3 |
 
-Two questions together cost as much as both. They are looked at only if a single question is expensive.
+Two questions together cost the sum of both. They are tried only if a single question is expensive.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ from dreamgym.synthesis.program import Branch
 from dreamgym.synthesis.search.sources import related
 
 COST_OF_TWO = 4.5
-"""If the best single question costs more than this, two questions together are looked at as well."""
+"""If the best single question costs more than this, two questions together are tried as well."""
 PAIRED = 150
 """Most questions that are paired with each other."""
 VALUES = 8
-"""A path with more values is not asked for one of them."""
+"""A path with more values than this is not compared with single values."""
 CUTS = 12
 """Most constants that one number is compared with."""
 ROOTS = frozenset({"arg", "first", "before", "item"})
-"""Roots of paths that tell what an answer or a question is about."""
+"""Roots of the paths that show what an answer or a question is about."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Candidate:
 
 
 _Choice = tuple[float, int, int, Decision, int]
-"""Cost, minus the number of calls found, number of the candidate, the decision, the set of calls that it finds."""
+"""Cost, negative number of calls found, index of the candidate, the decision, the set of calls that it finds."""
 
 
 def find_decisions(
@@ -103,16 +103,16 @@ def find_decisions(
 
     Args:
         calls: the bindings before each call.
-        outcomes: of each call.
-        branches: of each outcome; what a refusal names is likely what it depends on.
-        is_error: of each outcome, whether it is a refusal.
+        outcomes: the outcome of each call.
+        branches: the branch of each outcome. A refusal likely depends on the paths that it names.
+        is_error: for each outcome, True if it is a refusal.
     """
     counts = Counter(outcomes)
     by_count = sorted(counts, key=lambda outcome: (is_error[outcome], -counts[outcome], outcome))
-    last = by_count[0]  # a server does the usual thing if nothing speaks against it
+    last = by_count[0]  # a server does the usual thing if no check fails
     named = [frozenset(paths_in(one)) if one is not None and one.is_error else frozenset() for one in branches]
     candidates = _candidates(calls, outcomes, branches) if len(counts) > 1 else []
-    # Sets of calls are the bits of an integer. Thousands of candidates are looked at for each outcome in each round, so
+    # Sets of calls are the bits of an integer. Thousands of candidates are examined for each outcome in each round, so
     # "only calls of this outcome, among those that are left" must be one operation on machine words.
     of_outcome = {outcome: sum(1 << i for i, one in enumerate(outcomes) if one == outcome) for outcome in counts}
     left = (1 << len(outcomes)) - 1
@@ -124,7 +124,7 @@ def find_decisions(
             for number, one in enumerate(candidates):
                 for answer in (True, False):
                     found = (one.holds if answer else ~one.holds) & left
-                    # a value that one call of several has would only remember this call
+                    # a value that only one of several calls has identifies just this call
                     is_remembered = found != wanted and found.bit_count() == 1 and isinstance(one.question, IsValue)
                     if found and not found & ~wanted and not is_remembered:
                         unnamed = len(one.paths - named[outcome])
@@ -151,14 +151,14 @@ def find_decisions(
         orders |= {(first, other) for other in others}
     otherwise = most[0][0] if most and 2 * most[0][1] > rest.total() else None
     if otherwise is not None and is_error[otherwise] and not is_error[last]:
-        otherwise = None  # a refusal has a reason
+        otherwise = None  # a refusal must have a reason
     return DecisionList(tuple(decisions), otherwise, frozenset(orders))
 
 
 def _pair(
     candidates: Sequence[_Candidate], outcome: int, members: int, left: int, named: Sequence[frozenset[Path]]
 ) -> _Choice | None:
-    """The cheapest two questions that together find the calls of one outcome that are left, and no others."""
+    """The cheapest two questions that together find the remaining calls of one outcome, and no others."""
     wanted = members & left
     holding: list[tuple[float, int, int, _Candidate, bool]] = []
     for number, one in enumerate(candidates):
@@ -193,14 +193,14 @@ def paths_in(part: object) -> Iterator[Path]:
 def _candidates(
     calls: Sequence[Bindings], outcomes: Sequence[int], branches: Sequence[Branch | None]
 ) -> list[_Candidate]:
-    """All questions that tell calls apart; of those that have the same answers and paths, the cheapest."""
+    """All questions that some calls answer differently. Of those with the same answers and paths, only the cheapest."""
     found: dict[tuple[int, frozenset[Path]], _Candidate] = {}
     everything = (1 << len(calls)) - 1
     for cost, questions in _questions(calls, outcomes, [branch for branch in branches if branch is not None]):
         for question in questions:
             holds = sum(1 << i for i, call in enumerate(calls) if question.holds(call))
             if 0 < holds < everything:
-                # a question about what the answers themselves name is as likely as it is for any answer
+                # IsOne asks about a number that the answers themselves name, so its paths must not add to its cost
                 paths = frozenset() if isinstance(question, IsOne) else frozenset(paths_in(question))
                 found.setdefault((holds, paths), _Candidate(question, holds, cost, paths))
     return list(found.values())
@@ -242,21 +242,21 @@ def _questions(
 
 
 def _remainders(branch: Branch) -> Iterator[Expression]:
-    """The numbers that a branch leaves where it increases one; an amount that is taken away may be too large."""
+    """The value of each number after a branch increases it. An amount that is taken away may be too large."""
     for effect in branch.effects:
         if effect.op == "increase" and effect.over is None and effect.value is not None and effect.collection:
             yield Calculation("+", Variable((*effect.target, f">{effect.collection}", *effect.tail)), effect.value)
 
 
 def _repetitions(branch: Branch) -> Iterator[Question]:
-    """For each field that a branch sets, whether it has the value already."""
+    """For each field that a branch sets, the question whether it already has the value."""
     for effect in branch.effects:
         if effect.op == "set" and effect.over is None and effect.value is not None and effect.collection:
             yield IsAlready((*effect.target, f">{effect.collection}", *effect.tail), effect.value)
 
 
 def _named(branch: Branch) -> Iterator[Expression]:
-    """The numbers that the texts of a branch are made with."""
+    """The expressions in the texts of a branch that is not a refusal, which may be numbers."""
     for answer in branch.answers:
         if answer is not None and isinstance(answer.text, Template) and not branch.is_error:
             yield from (part for part in answer.text.parts if isinstance(part, Variable | Calculation | Sum))
@@ -270,7 +270,7 @@ def _numbers_in_text(branch: Branch) -> Iterator[float]:
 
 
 def _marks(calls: Sequence[Bindings], paths: Sequence[Path]) -> Iterator[Question]:
-    """Questions for each character that is no letter, digit or white space in a text argument."""
+    """A question for each character of a text argument that is not a letter, digit or white space."""
     for path in paths:
         if path[0] == "arg" and len(path) == 2:
             texts = [value for call in calls if isinstance(value := call.values.get(path), str)]
@@ -296,9 +296,9 @@ def _equalities(calls: Sequence[Bindings], paths: Sequence[Path]) -> Iterator[Qu
 
 
 def _most_bound(calls: Sequence[Bindings], paths: Sequence[Path]) -> tuple[list[Bindings], list[Path]]:
-    """The calls with at least half as many paths as the fullest one, and the paths that these share.
+    """The calls with at least half as many paths as the call with the most, and the paths that they share.
 
-    A call with a wrong id has few paths, and would leave nothing to narrow collections by.
+    A call with a wrong id has few paths. With it, no shared paths would be left to narrow collections.
     """
     most = max(len(call.values) for call in calls)
     full = [call for call in calls if len(call.values) * 2 >= most]
@@ -306,7 +306,7 @@ def _most_bound(calls: Sequence[Bindings], paths: Sequence[Path]) -> tuple[list[
 
 
 def _cuts(one: Expression, calls: Sequence[Bindings], outcomes: Sequence[int]) -> Iterator[Question]:
-    """Questions that ask if a number is above a constant between values of different outcomes."""
+    """Questions whether a number is above a constant between values of different outcomes."""
     values: list[tuple[float, int]] = []
     for call, outcome in zip(calls, outcomes, strict=True):
         try:

@@ -1,6 +1,6 @@
-"""The search for derived fields: what follows from the rest of the state in every recorded state.
+"""The search for derived fields, which follow from the rest of the state in every recorded state.
 
-Only fields that change are looked at. A flag is sought as the entities that pass filters, a number as a calculation or
+Only fields that change are examined. A flag is sought as the entities that pass filters, a number as a calculation or
 as a count or sum over related entities, a list as the ids of entities in an order. Expressions are sought in a sample
 of the states and must then hold in all of them; states in which one does not hold join the sample.
 """
@@ -32,21 +32,21 @@ from dreamgym.synthesis.search.sources import categories_of, collection_of, fiel
 from dreamgym.types import JsonObject
 
 SAMPLE = 24
-"""States in which expressions are sought first."""
+"""About as many states are searched for expressions first."""
 ROUNDS = 4
 """Most samples for one field."""
 CHANGES = 4
-"""A field that changed in fewer recorded calls is not looked at."""
+"""A field that changed in fewer recorded calls than this is not examined."""
 ENTITIES = 200
 """Most entities whose values are compared in a search."""
 
 
 def derived_fields(recorded: Sequence[tuple[JsonObject, JsonObject]], schema: StateSchema) -> tuple[DerivedField, ...]:
-    """The fields that follow from others, in the order in which they do.
+    """The derived fields, each after those that it follows from.
 
     Args:
         recorded: the state before and after each recorded call.
-        schema: of the states.
+        schema: schema of the states.
     """
     changes = Counter(
         field
@@ -100,7 +100,7 @@ def _values(
 ) -> Iterator[Expression]:
     """Expressions that give every target."""
     if len({repr(target) for target in targets}) < 2:
-        return  # too little is seen of it
+        return  # a field that never varies shows too little
     if all(is_number(target) for target in targets):
         found = ExpressionSearch(calls, 1, _names(cyclic)).find(targets)
         if isinstance(found, Calculation):
@@ -117,7 +117,7 @@ def _values(
 
 
 def _sums(calls: Sequence[Bindings], cyclic: frozenset[tuple[str, str]]) -> Iterator[Expression]:
-    """Counts of the entities that name the item and have up to two categories, and sums over their numbers."""
+    """Counts of the entities that refer to the item and have up to two categories, and sums over their numbers."""
     own = [path for path in calls[0].values if path[0] == "item" and len(path) == 2]
     names = _names(cyclic)
     for name in sorted(calls[0].state.collections):
@@ -139,7 +139,7 @@ def _sums(calls: Sequence[Bindings], cyclic: frozenset[tuple[str, str]]) -> Iter
         ]
         key = calls[0].state.schema.collections[name].key
         for anchor in anchors if own else [()]:
-            # the field of one entity is no sum, and often a copy that stays as it was when it was made
+            # the field of one entity is not a sum, and often a copy that keeps the value that it was made with
             for count in range(any(one.field == key for one in anchor), 3):
                 for chosen in combinations(categories, count):
                     over = Entities(name, (*anchor, *chosen))
@@ -192,7 +192,7 @@ def _reads_of(derived: DerivedField, known: Sequence[DerivedField]) -> set[str]:
 
 
 def changed_entity_fields(before: JsonObject, after: JsonObject, schema: StateSchema) -> Iterator[tuple[str, str]]:
-    """The collection and name of each field of an entity that is another after the call."""
+    """The collection and name of each field of an entity that the call changed."""
     for name in schema.collections:
         old, new = before.get(name), after.get(name)
         if isinstance(old, dict) and isinstance(new, dict) and old != new:
@@ -203,7 +203,7 @@ def changed_entity_fields(before: JsonObject, after: JsonObject, schema: StateSc
 
 
 def _changed_values(before: JsonObject, after: JsonObject, schema: StateSchema) -> Iterator[tuple[str, str]]:
-    """The name of each single value of the state that is another after the call, with no collection."""
+    """An empty collection and the name, for each single value of the state that the call changed."""
     for name in before.keys() & after.keys() - schema.collections.keys():
         if not same(before[name], after[name]):
             yield "", name

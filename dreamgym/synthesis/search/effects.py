@@ -1,12 +1,12 @@
 """The search for effects that make the recorded changes of all calls of one outcome.
 
-Which entities change depends on the call. They are looked for in this order:
+Which entities change depends on the call. They are searched in this order:
 
 1. the entity that a path names: an argument, a field of such an entity, or the next id of a collection;
 2. one entity for each item of a list of the call or of such an entity;
 3. the entities of a collection that pass filters.
 
-A number that changes is increased if the difference has an expression; anything else is set.
+A number that changes is increased if the difference has an expression. Anything else is set.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class ChangeKind(NamedTuple):
     collection: str
     """Empty for a single value of the state."""
     tail: tuple[str, ...]
-    """The path of the field in the entity; of a single value, its path in the state."""
+    """Path of the field in the entity, or of the single value in the state."""
 
 
 Changes = dict[ChangeKind, dict[str, JsonValue]]
-"""The new value by the entity's id, for each kind of change; of an `append` the list of what was appended."""
+"""For each kind of change, the new value by the entity's id; for an `append`, the list of the appended values."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ def changes_between(
 
 
 def of_one_kind(changes: Sequence[Changes], after: Sequence[JsonObject]) -> list[Changes]:
-    """The changes of all calls, in which a list that some calls set is set by those too that append to it.
+    """The changes of all calls. If some calls set a list and others append to it, all of them set it in the result.
 
     Args:
-        changes: of each call.
+        changes: the changes of each call.
         after: the state after each call.
     """
     kinds = {kind for found in changes for kind in found}
@@ -123,8 +123,8 @@ class EffectSearch:
     """Finds the effects of one outcome.
 
     Args:
-        cases: its recorded calls.
-        ids: of the collections that the tool adds to.
+        cases: recorded calls of the outcome.
+        ids: sequences of new ids, for the collections that the tool adds to.
     """
 
     def __init__(self, cases: Sequence[Case], ids: Mapping[str, IdSequence]) -> None:
@@ -170,7 +170,7 @@ class EffectSearch:
         """An effect on the entities that the items of a list name, or on those of a collection that pass filters."""
         collection = kind.collection
         if kind.op == "new" and collection not in self._ids:
-            return None  # the ids follow no sequence
+            return None  # the ids do not follow a sequence
         for source in lists(self._expressions.paths, self._calls):
             items = [source.items(call) for call in self._calls]
             every = [item for part in items for item in part]
@@ -207,7 +207,7 @@ class EffectSearch:
             if not ids <= set(named):
                 return None
             if len(set(named)) < len(named):
-                continue  # what each of two items did to the same entity is not known
+                continue  # two items changed the same entity, and the change of each is not known
             changed += part
             values += [_value_after(case, kind, identity) for identity in named]
             names += named
@@ -227,9 +227,9 @@ class EffectSearch:
         """The effect with an expression for its value; None if the value has none.
 
         Args:
-            kind: of the change.
-            target: names the entity.
-            source: what the effect loops over.
+            kind: kind of the change.
+            target: path of the entity's id.
+            source: source of the loop; None without a loop.
             places: the bindings of each call, or of each item of the loop.
             values: the new value in each of these.
             named: the entity's id in each of these.
@@ -267,9 +267,9 @@ def _increase(search: ExpressionSearch, olds: Sequence[JsonValue], news: Sequenc
     """The expression whose value is added to each old number to give the new one."""
     gained = search.find([_minus(new, old) for new, old in zip(news, olds, strict=True)])
     lost = search.find([_minus(old, new) for new, old in zip(news, olds, strict=True)])
-    # Nothing in a call is ever -3: if two recorded calls both took 3 away, the difference is the constant -3 or some
-    # calculation that fits by chance, while the call itself often says 3. So a loss that the call names, with its sign
-    # turned, is better than such a gain.
+    # A call does not contain a number such as -3. If two recorded calls both took 3 away, the difference is the
+    # constant -3 or a calculation that fits by chance, while the call itself often contains 3. So a loss that the call
+    # contains, with its sign turned, is better than such a gain.
     is_named = lost is not None and not isinstance(lost, Constant)
     if lost is not None and is_named and (gained is None or isinstance(gained, Constant | Calculation)):
         return Calculation("*", lost, Constant("-1"))
@@ -282,11 +282,11 @@ def _minus(one: JsonValue, other: JsonValue) -> JsonValue:
 
 
 def _value_after(case: Case, kind: ChangeKind, identity: str) -> JsonValue:
-    """The value that this kind of change gave an entity; `_NOTHING` if it cannot have been made."""
+    """The value that this kind of change gave an entity; `_NOTHING` if the change cannot have been made."""
     changed = case.changes.get(kind, {})
     if identity in changed:
         return changed[identity]
-    # A field that was set to the value that it had already is set all the same.
+    # The call may have set the field to the value that it already had.
     entity = case.after.state.collections[kind.collection].get(identity)
     if kind.op != "set" or entity is None or identity not in case.before.state.collections[kind.collection]:
         return _NOTHING  # type: ignore[return-value]

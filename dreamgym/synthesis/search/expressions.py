@@ -1,20 +1,20 @@
 """The search for an expression that gives the right value in every recorded call.
 
-Of several that do, the first in this order is taken:
+If several do, the first in this order is taken:
 
-1. a path that ends in the value's own field name, the shortest first, after the call before before it;
-2. an argument, or an id that the call makes. Not if the value is one of COMMON, unless it stands in a text;
-3. a constant, if all calls have the same value. In a text: after 4, since its words mostly name what it is about;
+1. a path that ends in the value's own field name: values after the call before older ones, then the shortest path;
+2. an argument, or an id that the call makes; not if all calls have the same value of COMMON, unless it is in a text;
+3. a constant, if all calls have the same value. In a text, this comes after 4: its words mostly name its subject;
 4. any other path;
 5. an argument if it is given, and 1, 3 or 4 if it is not;
 6. a calculation: of two numbers, over a list or a collection, or with a constant. Only if the calls have at least two
-   different values. The number of items of a list that stands in the same answer comes before 3;
+   different values. The length of a list in the same answer comes before 3;
 7. an object by its fields; a list by its items, one for each item of another list or each entity of a collection, or as
-   the items of other lists put together; a text by its words and lists; a text that is JSON as that;
-8. the larger or smaller of two values; the first entity of a collection in an order; a table of what was recorded for
-   each value of one or two paths.
+   a combination of other lists; a text by its words and lists; a JSON text by its content;
+8. the larger or smaller of two values; the first entity of a collection in an order; a table of the recorded values for
+   one or two paths.
 
-An expression that fits by chance fails in the next call: the more recordings there are, the fewer are left.
+An expression that fits by chance fails in a later call: the more recordings there are, the fewer of these are left.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ExpressionSearch:
     Args:
         calls: the bindings of each call, or of each item if the expression stands inside of a loop.
         depth: the number of loops around the expression.
-        without: names of fields that take no part.
+        without: names of fields that are left out.
     """
 
     def __init__(self, calls: Sequence[Bindings], depth: int = 0, without: frozenset[str] = frozenset()) -> None:
@@ -66,7 +66,7 @@ class ExpressionSearch:
         self._depth = depth
         self._without = without
         self._sources: list[Source] = []
-        """What the lists that were found go over."""
+        """Sources of the lists that were found."""
 
     @cached_property
     def paths(self) -> list[Path]:
@@ -100,7 +100,7 @@ class ExpressionSearch:
         of_call = [path for path in paths if path[0] in roots and not entities_on(path)]
         if in_text and not of_call:
             of_call = [path for path in paths if path[0] == "first"]  # a refusal names the item that it is about
-        # In a sentence that is always the same, a number belongs to the sentence, and a word mostly to the call.
+        # If a number in a sentence is always the same, it belongs to the sentence. A word mostly belongs to the call.
         names_call = in_text and not is_common and not (len(targets) > 1 and is_number(targets[0]) and is_constant)
         if chosen := own_name[:1] or of_call[:1] or (paths[:1] if names_call else []):
             return Variable(chosen[0])
@@ -151,7 +151,7 @@ class ExpressionSearch:
             if any(target.keys() != objects[0].keys() for target in objects):
                 return None
             parts: dict[str, Expression] = {}
-            # lists first: a number may count the items of one
+            # lists first: a number may be the length of a list
             for name in sorted(objects[0], key=lambda name: not isinstance(objects[0][name], list)):
                 part = self.find([target[name] for target in objects], name)
                 if part is None:
@@ -185,7 +185,7 @@ class ExpressionSearch:
     def _of_each(
         self, items: Callable[[Bindings], list[Bindings]], targets: Sequence[list[JsonValue]]
     ) -> Expression | None:
-        """What gives each element of the lists, if they have one for each item."""
+        """The expression of each element of the lists, if they have one element for each item."""
         inner: list[Bindings] = []
         values: list[JsonValue] = []
         for call, target in zip(self.calls, targets, strict=True):

@@ -1,4 +1,4 @@
-"""The search for what a loop goes over: a list, or the entities of a collection that pass filters."""
+"""The search for the source of a loop: a list, or the entities of a collection that pass filters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_entity, is_
 from dreamgym.types import JsonObject
 
 KINDS = 8
-"""A field with more values is not a category."""
+"""A field with more values than this is not a category."""
 NARROWED = 12
-"""Most ways to narrow a collection that are tried, and most of each with a category besides."""
+"""Most ways to narrow a collection that are tried, and most that are tried with each category."""
 LIMITS = frozenset({"limit", "count", "n", "top", "max_results", "page_size"})
 """Names of arguments that limit how many entities are listed."""
 
@@ -36,7 +36,7 @@ def list_excluding(items: Items, paths: Sequence[Path], calls: Sequence[Bindings
 
 
 def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NARROWED) -> list[Entities]:
-    """Collections narrowed by one or two fields that equal a value of the call, and then to one category besides.
+    """Collections narrowed by one or two fields that equal a value of the call, and then also by one category.
 
     Args:
         calls: the bindings of each call.
@@ -50,7 +50,7 @@ def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NA
         for field in fields_of(collections):
             known = [{_scalar(entity.get(field)) for entity in collection.values()} for collection in collections]
             for path in paths:
-                # Further than one entity from the call, a value is compared only with a field of its own name.
+                # A value of an entity that the call leads to is compared only with a field of the same name.
                 if (
                     path[0] not in {"arg", "new", "item"}
                     or is_entity(path)
@@ -67,7 +67,7 @@ def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NA
             if one.field != other.field
         ]
         every: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs]
-        # what the call itself says is likelier than what it leads to
+        # values in the call itself are likelier than values of entities that it leads to
         narrowed = sorted(
             every, key=lambda part: sum(entities_on(one.other) for one in part if isinstance(one.other, tuple))
         )[:NARROWED]
@@ -106,9 +106,9 @@ def selecting(
     Args:
         name: the collection.
         calls: the bindings of each call.
-        ids: of each call.
+        ids: the wanted ids for each call.
         ordered: the ids must come in this order.
-        without: names of fields that take no part.
+        without: names of fields that are left out.
     """
     collections = [call.state.collections[name] for call in calls]
 
@@ -119,7 +119,7 @@ def selecting(
                 return False
         return True
 
-    # Every filter that all wanted entities pass: if these select too many, so do any of them.
+    # Begin with every filter that all wanted entities pass. If these select too many, so do fewer of them.
     filters = tuple(
         condition
         for condition in filters_of(collections, calls)
@@ -139,7 +139,7 @@ def selecting(
         for order, descending in orders:
             entities = Entities(name, filters, order, descending, limit)
             if gives(entities):
-                for condition in reversed(filters):  # the least likely filter is the first that may go
+                for condition in reversed(filters):  # try to drop the least likely filter first
                     fewer = replace(entities, filters=tuple(one for one in entities.filters if one != condition))
                     if gives(fewer):
                         entities = fewer
@@ -148,7 +148,7 @@ def selecting(
 
 
 def filters_of(collections: Sequence[Mapping[str, JsonObject]], calls: Sequence[Bindings]) -> Iterator[Filter]:
-    """Every filter that there may be, the likeliest first."""
+    """Every possible filter, the likeliest first."""
     keys = {collection.key for collection in calls[0].state.schema.collections.values()}
     fields = sorted(fields_of(collections), key=lambda field: field not in keys)  # the likeliest filter is the id
     paths = sorted({path for call in calls for path in call.values if path[0] in {"arg", "new", "item"}})

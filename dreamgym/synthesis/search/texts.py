@@ -18,17 +18,17 @@ Token = tuple[str, bool]
 
 
 SEPARATORS = (", ", "; ", "\n", " and ")
-"""What may stand between the items of a list in a text."""
+"""Possible separators of the items of a list in a text."""
 
 
 @dataclass(frozen=True)
 class ListForm:
-    """How some texts list entities: `O-1 (open), O-2 (sent)`."""
+    """The form in which some texts list entities, such as `O-1 (open), O-2 (sent)`."""
 
     collection: str
     separator: str
     tail: str
-    """What follows each id, as a regular expression in which every word is `\\w+`."""
+    """The text after each id, as a regular expression in which every word is `\\w+`."""
 
     def found_in(self, text: str, ids: str) -> list[str]:
         """The lists in a text.
@@ -38,7 +38,7 @@ class ListForm:
             ids: the ids of the collection that are in it, as a regular expression.
         """
         item = ids + self.tail
-        least = "*" if self.tail else "+"  # one id alone is no list
+        least = "*" if self.tail else "+"  # one id alone is not a list
         return [one[0] for one in re.finditer(f"{item}(?:{re.escape(self.separator)}{item}){least}", text)]
 
 
@@ -62,7 +62,7 @@ _WORDS = re.compile(r"\w+|\W")
 
 
 def _ids_in(text: str, call: Bindings) -> dict[str, str]:
-    """For each collection a regular expression of its ids that are in a text."""
+    """For each collection, a regular expression of its ids that are in a text."""
     found = {name: [i for i in entities if i in text] for name, entities in call.state.collections.items()}
     return {
         name: rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(ids, key=len, reverse=True)))})(?!\w)"
@@ -91,7 +91,7 @@ def tokens(text: str, call: Bindings, forms: Sequence[ListForm] = ()) -> list[To
 
 
 def alike(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    """True if two texts differ only in pieces that may be others."""
+    """True if two texts differ only in pieces that may vary."""
     return len(one) == len(other) and all(
         a == b or (may and might) for (a, may), (b, might) in zip(one, other, strict=True)
     )
@@ -117,7 +117,7 @@ def template_for(
         return None
     columns = list(zip(*pieces, strict=True))
     found: dict[int, tuple[Expression, str]] = {}
-    # lists first: a number may count the items of one
+    # lists first: a number may be the length of a list
     for i in sorted(
         range(len(columns)), key=lambda i: not any(s in word for s in SEPARATORS for word, _ in columns[i])
     ):
@@ -137,7 +137,7 @@ def _piece(
     find: Callable[[Sequence[JsonValue]], Expression | None],
     find_list: Callable[[Sequence[list[JsonValue]]], Expression | None],
 ) -> tuple[Expression, str] | None:
-    """The expression and the format of what stands in one place of all texts."""
+    """The expression and the format of the piece at one place of all texts."""
     numbers = [_number(word) for word in words]
     for form in FORMATS if all(number is not None for number in numbers) else ():
         if all(written(n, form) == word for n, word in zip(numbers, words, strict=True)) and (one := find(numbers)):
@@ -164,7 +164,7 @@ def _piece(
 
 
 def _items(text: str, separator: str, call: Bindings) -> list[JsonValue]:
-    """The items of a list in a text. If it lists entities, each begins with an id, and may hold the separator."""
+    """The items of a list in a text. If it lists entities, an item begins with an id and may contain the separator."""
     parts = text.split(separator)
     ids = [any(part.startswith(i) for entities in call.state.collections.values() for i in entities) for part in parts]
     if not ids[0]:

@@ -1,15 +1,15 @@
 """MCP for agents: every environment and every episode through one server, with and without protocol sessions.
 
-The episode is in the URL (or a header), never in the protocol's session, because common clients open a session per
-call and the newest revision has none. Only at the bare URL does a handshake open a session that is an episode, of the
-environment's first task; it begins with the session's first call. All but tool calls is answered by the environment's
-mirror, without touching the database.
+The URL or a header identifies the episode, not the protocol's session, because common clients open a session per call
+and the newest revision has no sessions. The bare URL of an environment is the exception: there a handshake opens a
+session for one episode of the environment's first task, which begins with the session's first call. The environment's
+mirror answers all requests except tool calls, without the database.
 
 Answers are plain JSON, not event streams: nothing is sent while a step runs, a step must survive its client anyway, and
-a stream costs twice the CPU. Progress and log messages of a tool come in the `info` of a step (`notices`); only they
-make the answer a stream, in which they precede the result. Questions of a tool to the client (`asks`) exist in the
-newest revision only: there a question is an answer too, and the client calls again with its replies. A server that
-keeps no connection cannot ask in any other way.
+a stream costs twice the CPU time. Progress and log messages of a tool are in the `info` of a step (`notices`). Only an
+answer with such messages is sent as a stream, in which they precede the result. Questions of a tool to the client
+(`asks`) exist in the newest revision only: there the question is itself an answer, and the client calls again with its
+replies. A server that keeps no connection cannot ask in any other way.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from dreamgym_server.sessions import Episodes
 SESSION_HEADER = "mcp-session-id"
 REMEMBERED_SESSIONS = 4096
 TELL_HEADER = "x-dreamgym-tell"
-"""Request header of trainers. With the value `reward`, each answer carries reward and end."""
+"""Request header of trainers. With the value `reward`, each answer contains the reward and the end flags."""
 
 _SESSION = re.compile(r"session-[0-9a-f]{32}")
 _CAPABILITY = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
@@ -90,7 +90,7 @@ class Visit:
     is_session: bool = False
     """True if `initialize` at the environment's bare URL created the episode."""
     is_told: bool = False
-    """True if the answer carries reward and end."""
+    """True if the answer contains the reward and the end flags."""
     status: int | None = None
     """Overrides the HTTP status of the answer."""
     minted: str | None = None
@@ -105,13 +105,13 @@ class AgentDoor:
     def __init__(self, episodes: Episodes) -> None:
         self._episodes = episodes
         self._closed_sessions: dict[str, None] = {}
-        """The last closed sessions. For sessions that have called a tool, the store knows it too."""
+        """The last closed sessions. For sessions that have called a tool, the store has their end too."""
         self._mirrors = {name: Presentation(worlds.spec) for name, worlds in episodes.worlds.items()}
         self._schemas_of = {
             name: {
                 str(tool["name"]): tool["inputSchema"]
                 for tool in worlds.spec.tools
-                if x_mcp_header_map(tool.get("inputSchema"))  # the SDK would search the others again at each call
+                if x_mcp_header_map(tool.get("inputSchema"))  # the SDK would search the other schemas at each call
             }
             for name, worlds in episodes.worlds.items()
         }
@@ -129,10 +129,10 @@ class AgentDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find the episode of the request, then answer a tool call, or let the SDK handle the protocol."""
-        # httptools leaves the blanks after a value, which are no part of it
+        # httptools keeps the blanks after a value, which do not belong to it
         scope["headers"] = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
         given = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        path, headers = scope["path_params"], dict(reversed(given))  # the first of a name counts
+        path, headers = scope["path_params"], dict(reversed(given))  # the first header of a name counts
         env = self._episodes.world(path["env"]).spec.name
         named = scope.get("dreamgym.episode") or path.get("episode") or headers.get(EPISODE_HEADER)
         visit = Visit(
@@ -141,7 +141,7 @@ class AgentDoor:
             scope.get(CLIENT) or Request(scope, receive),
             headers.get(SESSION_HEADER) if named is None else named,
             is_session=named is None,
-            # a server without a token has no control token either: whoever asks is told
+            # a server without a token has no control token either: every client may ask for rewards
             is_told=headers.get(TELL_HEADER) == "reward" and scope.get("dreamgym.control", True),
             takes_streams="text/event-stream" in headers.get("accept", ""),
         )
@@ -177,11 +177,11 @@ class AgentDoor:
         said: JsonObject = {"jsonrpc": "2.0", "id": call.id}
         try:
             said["result"] = await self._call_tool(visit, params, call.id, _meta(params)[PROTOCOL_VERSION_META_KEY])
-        except Exception as raised:  # noqa: BLE001  # as the SDK does: none of it reaches the agent
+        except Exception as raised:  # noqa: BLE001  # as in the SDK, its text does not reach the agent
             error = modern_error_data(raised)
             said["error"] = error.model_dump(mode="json", by_alias=True, exclude_none=True)
             status = ERROR_CODE_HTTP_STATUS.get(error.code, status)
-        # a fifth of the time of `json`. It knows no lone surrogates, but what was stored has none, nor has a plain call
+        # a fifth of the time of `json`. It rejects lone surrogates, but neither stored text nor a plain call has any
         return Response(to_json(said, inf_nan_mode="constants"), status, media_type="application/json")
 
     async def _refusal(self, visit: Visit, method: str) -> Response | None:
@@ -203,13 +203,13 @@ class AgentDoor:
     async def _as_environment(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answer as the environment, not as this server.
 
-        The SDK would drop unknown fields of what a handler returns and reorder its schemas; what a middleware returns
-        it passes on. Nor does it validate a request before a middleware.
+        This is a middleware, because the SDK drops unknown fields of a handler's result and reorders its schemas, but
+        passes on a middleware's result unchanged. The SDK does not validate a request before a middleware.
         """
         assert ctx.request is not None, "this server speaks HTTP only"
         visit: Visit = ctx.request.scope["dreamgym.visit"]
         if ctx.request_id is None and not ctx.method.startswith("notifications/"):
-            return None  # a request that wants no answer is not one of the protocol: nothing is done
+            return None  # the protocol has no request without an id: nothing is done
         if visit.is_session and ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             visit.status = 400
             raise _needs_handshake(ctx.protocol_version)
@@ -256,7 +256,7 @@ class AgentDoor:
         return visit.mirror.enveloped("tools/call", result)
 
     def _result(self, answer: EpisodeAnswer, visit: Visit, params: Mapping[str, Any], version: str) -> JsonObject:
-        """The answer as a tool result. Reward and end are only for trainers, since agents can read `_meta`."""
+        """The answer as a tool result. Only trainers get reward and end, since agents can read `_meta`."""
         meta: JsonObject = {"dreamgym/episode": visit.episode, "dreamgym/step": answer.step}
         if answer.uncounted:
             meta["dreamgym/uncounted"] = answer.uncounted
@@ -273,10 +273,10 @@ class AgentDoor:
 
 
 def plain_call(headers: Mapping[str, str], body: bytes) -> JSONRPCRequest | None:
-    """The tool call in a request that passes all checks of the newest revision; None: the SDK shall answer.
+    """The tool call in a request that passes all checks of the newest revision; None if the SDK has to answer.
 
-    These are the SDK's own checks, in its order. What it would set up next (a connection, a session, a context) a tool
-    call uses nothing of, and took as long as all the rest of HTTP and protocol. Whatever is refused, the SDK refuses.
+    These are the SDK's own checks, in its order. The SDK would then set up a connection, a session and a context, which
+    a tool call does not use. That took as long as all the rest of HTTP and protocol. All refusals are left to the SDK.
     """
     is_newest = headers.get(MCP_PROTOCOL_VERSION_HEADER) in MODERN_PROTOCOL_VERSIONS
     takes = [kind.partition(";")[0].strip() for kind in headers.get("accept", "").split(",")]
@@ -286,7 +286,7 @@ def plain_call(headers: Mapping[str, str], body: bytes) -> JSONRPCRequest | None
     try:
         decoded = from_json(
             body
-        )  # a quarter of the time of `json`; what only that takes, such as a lone surrogate, the SDK reads
+        )  # a quarter of the time of `json`; text that only `json` accepts, such as a lone surrogate, is for the SDK
         call = JSONRPCRequest.model_validate(decoded)
         verdict = classify_inbound_request(decoded, headers=headers)
         if call.method != "tools/call" or isinstance(verdict, InboundLadderRejection):
@@ -306,7 +306,7 @@ def _validate(ctx: Context) -> None:
 
 
 def _needs_handshake(version: str) -> MCPError:
-    """The error for a call at the bare URL without a handshake: clients that can will retry with a handshake."""
+    """The error for a call at the bare URL without a handshake. Clients that can make a handshake retry with one."""
     supported = list(HANDSHAKE_PROTOCOL_VERSIONS)
     message = f"this URL names no episode: send the header X-DreamGym-Episode, or use one of {', '.join(supported)}"
     return MCPError(UNSUPPORTED_PROTOCOL_VERSION, message, {"supported": supported, "requested": version})
@@ -318,7 +318,7 @@ def answers_in(params: Mapping[str, Any]) -> JsonObject:
 
 
 def questions(result: StepResult, params: Mapping[str, Any], version: str) -> JsonObject | None:
-    """The result that asks the client; None if the tool asks nothing.
+    """The result with the tool's questions to the client; None if the tool asks nothing.
 
     Raises:
         MCPError: the tool refused with an error of the protocol, or the client cannot answer any of the questions.
@@ -384,7 +384,7 @@ def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_wanted(level: object, meta: Mapping[str, Any], version: str) -> bool:
-    if version in HANDSHAKE_PROTOCOL_VERSIONS:  # whatever level a session asked for is not known here
+    if version in HANDSHAKE_PROTOCOL_VERSIONS:  # the level that a session asked for is not known here
         return True
     least = meta.get(LOG_LEVEL_META_KEY)
     return level in _LEVELS and least in _LEVELS and _LEVELS.index(str(level)) >= _LEVELS.index(str(least))

@@ -1,10 +1,10 @@
 """OpenEnv's API for the episodes of a server, at the base URL `/envs/{env}/openenv`.
 
-`GenericEnvClient` speaks reset, step and state over the websocket `…/ws`. `MCPToolClient` opens a session at `…/mcp`,
-lists and calls tools there, and shares it with a websocket; that endpoint has MCP's name, but the dialect is OpenEnv's
-own. This is a trainer's door: rewards are in the observation messages. A reset starts another episode and closes the
-one before; a session that was never reset plays the environment's first task, as at the agent's bare URL. What a
-session was reset to is known to this process only, so an OpenEnv client stays with one replica.
+`GenericEnvClient` sends reset, step and state over the websocket `…/ws`. `MCPToolClient` opens a session at `…/mcp`,
+lists and calls tools there, and shares the session with a websocket. That endpoint has MCP's name, but its protocol is
+OpenEnv's own. This API is for trainers: observation messages contain rewards. A reset starts another episode and closes
+the previous one. A session that was never reset plays the environment's first task, as at the agent's bare URL. Only
+this process knows to which episode a session was reset, so an OpenEnv client must stay with one replica.
 """
 
 from __future__ import annotations

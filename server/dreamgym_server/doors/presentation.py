@@ -1,10 +1,11 @@
-"""Answers to MCP requests other than tool calls, as the real server gave them: no episode, model or database needed.
+"""Answers to MCP requests other than tool calls, as the real server gave them. They need no episode, model or database.
 
-Everything is given as recorded, unknown fields and key order included; what the newest revision demands besides is
-added only where the recording lacks it. A resource that was never read and a prompt that was never asked for are
-refused, in the recorded words where there are any. Three capabilities are not passed on: tasks, which no server
-without a memory of its own can keep, and on the newest revision `listChanged` and `subscribe`, which promise a stream
-that is not served. In the older revisions these two, and `logging`, are honoured by silence: nothing here changes.
+Answers are returned as recorded, including unknown fields and key order. Fields that the newest revision requires are
+added only if the recording lacks them. A resource that was never read and a prompt that was never requested are
+refused, in the words of a recorded refusal if there is one. Three capabilities are not passed on: `tasks`, which needs
+a server with a memory of its own; and in the newest revision `listChanged` and `subscribe`, which promise a stream
+that this server does not offer. In the older revisions these two and `logging` are accepted, but no notification is
+sent, because nothing here changes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _SILENT = {"resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
 
 
 class Presentation:
-    """One environment's answers to everything but tool calls. `methods` are those that it answers by itself."""
+    """One environment's answers to all requests except tool calls. `methods` are those that it answers by itself."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         recorded = spec.mirror
@@ -81,7 +82,7 @@ class Presentation:
         return self.enveloped("server/discover", result)
 
     def answer(self, method: str, params: Mapping[str, Any] | None, version: str) -> JsonObject:
-        """The result of one of `methods`. Raises MCPError if the recorded server would refuse, too."""
+        """The result of one of `methods`. Raises MCPError if the recorded server would refuse the request."""
         if method in self._pages:
             result = self._page(method, (params or {}).get("cursor"))
         elif method in _SILENT:
@@ -157,7 +158,7 @@ def _without_tasks(capabilities: JsonObject) -> JsonObject:
 
 
 def _lasting(capabilities: JsonObject) -> JsonObject:
-    """Capabilities without the promise of a stream of notices."""
+    """Capabilities without `listChanged` and `subscribe`, which promise a stream of notifications."""
     return {
         name: {key: said for key, said in value.items() if key not in {"listChanged", "subscribe"}}
         if isinstance(value, dict)
@@ -167,7 +168,7 @@ def _lasting(capabilities: JsonObject) -> JsonObject:
 
 
 def _by_cursor(pages: Sequence[JsonObject]) -> dict[str | None, JsonObject]:
-    """Cursor to the page that it leads to; None to the first page."""
+    """Pages by the cursor that requests them; the first page is at None."""
     found: dict[str | None, JsonObject] = {}
     cursor: str | None = None
     for number, page in enumerate(pages, start=1):

@@ -64,7 +64,7 @@ class TrainerDoor:
         ]
 
     async def _alive(self, request: Request) -> Response:
-        """Liveness: the process answers. `/readyz` tells if it can answer calls."""
+        """Liveness: the process answers. `/readyz` shows whether it can answer calls."""
         return JSONResponse({"status": "alive", "see": "/readyz"})
 
     async def _environments(self, request: Request) -> Response:
@@ -78,7 +78,7 @@ class TrainerDoor:
         return JSONResponse({**_described(worlds), "tools": tools, **links})
 
     async def _index(self, request: Request) -> Response:
-        """What is served, for whoever opens the server's address."""
+        """List the environments, for a client that opens the server's address."""
         names = [worlds.spec.name for worlds in self._episodes.worlds.values()]
         urls = {name: f"{_base(request)}/envs/{name}" for name in names}
         if "text/html" in request.headers.get("accept", ""):
@@ -182,7 +182,7 @@ async def refuse(request: Request, error: Exception) -> Response:
 
 
 def status_of(error: DreamGymError) -> HTTPStatus:
-    """The HTTP status that says who has to act."""
+    """The HTTP status of an error, which shows who has to act."""
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 

@@ -1,8 +1,8 @@
-"""The page in a browser, and the JSON that it shows. It only reads, unless it was given a hand.
+"""The page for a browser, and the JSON that it shows. The page only reads data, unless it was given a `Hand`.
 
-The page itself holds nothing that is secret and needs no token. What it asks below `/view/api/` needs a bearer token,
-which the page takes from the part of its address after `#`: no browser sends that. What was recorded is shown as text:
-the content policy lets nothing run but the page's own files, and no text is ever made HTML.
+The page's own files contain no secrets and need no token. Its requests below `/view/api/` need a bearer token. The page
+takes the token from the part of its URL after `#`, which browsers do not send. Recorded data is shown as text: the
+content security policy allows only the page's own files to run, and no text is inserted as HTML.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ViewDoor:
         ]
 
     def _changing(self) -> list[Route]:
-        """The two questions that change something; none where the page only reads."""
+        """The two routes that change something; none if the page only reads."""
         hand = self._answers.hand
         if hand is None:
             return []

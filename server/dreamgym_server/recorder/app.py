@@ -29,20 +29,20 @@ class Upstream(Protocol):
     """The real server, behind an HTTP front."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Requests are served inside of this."""
+        """Context manager inside which requests are served."""
 
     async def serve(self, run: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """One HTTP request of the agent."""
+        """Serve one HTTP request of the agent."""
 
     async def finish(self, run: str) -> None:
-        """The run is over."""
+        """Release what a finished run holds."""
 
     def stop(self) -> None:
-        """The recording ends: let go of streams that would never end by themselves."""
+        """End the streams that would never end by themselves, because the recording ends."""
 
 
 class Label(Frozen):
-    """What is not in the traffic of a run."""
+    """Facts about a run that are not in its traffic."""
 
     task: str | None = None
     task_id: str | None = None
@@ -51,7 +51,7 @@ class Label(Frozen):
 
 
 class RecorderDoor:
-    """`/mcp` and `/record/{run}/mcp`."""
+    """The endpoints `/mcp` and `/record/{run}/mcp`."""
 
     def __init__(self, upstream: Upstream, runs: Runs, tape: Tape) -> None:
         self._upstream, self._runs, self._tape = upstream, runs, tape
@@ -59,10 +59,10 @@ class RecorderDoor:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Find out which run it is, and pass on."""
+        """Find the run of a request, and pass the request on."""
         named = scope["path_params"].get("run") or Headers(scope=scope).get(RUN_HEADER)
         run = checked(named) if named else self._current()
-        if scope["method"] != "POST":  # a stream that is kept open is no sign of life
+        if scope["method"] != "POST":  # an open stream is not a sign of life
             await self._upstream.serve(run, scope, receive, send)
             return
         with self._runs.asking(run):
@@ -81,13 +81,12 @@ class RecorderDoor:
 
 
 class ControlDoor:
-    """`/record/{run}`: task, final answer and success, and what was recorded. No agent needs these URLs."""
+    """`/record/{run}`: sets task, final answer and success, shows what was recorded. Agents do not need these URLs."""
 
     def __init__(self, upstream: Upstream, runs: Runs, tape: Tape, build: Callable[[], object]) -> None:
         self._upstream, self._runs, self._tape, self._build = upstream, runs, tape, build
 
     def routes(self) -> list[Route]:
-        """All of them."""
         return [
             Route("/healthz", self._health),
             Route("/record", self._list, methods=["GET"]),
@@ -116,7 +115,7 @@ class ControlDoor:
         return self._state(request, run)
 
     async def _note(self, request: Request) -> str:
-        """Put what the request says on the tape, and wait until it is on disk; the run."""
+        """Put the label in the request on the tape, and wait until it is on disk; return the run."""
         run = checked(request.path_params["run"])
         try:
             said = Label.model_validate_json(await request.body() or b"{}")
@@ -133,7 +132,7 @@ class ControlDoor:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """Nobody is there to be answered."""
+    """A response for a client that has left; nobody reads it."""
     return Response(status_code=400)
 
 
@@ -146,7 +145,7 @@ def create_app(
     hosts: Iterable[str],
     build: Callable[[], object] = lambda: None,
 ) -> Starlette:
-    """Both doors; `build` brings the environment folder up to date after a run is finished."""
+    """The recorder's ASGI app. `build` brings the environment folder up to date after a run is finished."""
     agents = RecorderDoor(upstream, runs, tape)
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The real server as a process of its own, in an event loop: lines in, lines out, its stderr through the redaction."""
+"""The real server as a child process, for an event loop: lines in, lines out. Its stderr is redacted and printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRACE_S = 2.0
 
 
 class Child:
-    """One server process. What it is sent and says is heard by the tape."""
+    """One server process. The tape gets a copy of its input and output."""
 
     def __init__(self, process: asyncio.subprocess.Process, tape: Tape) -> None:
         self.session = f"stdio-{uuid.uuid4().hex[:12]}"
@@ -35,29 +35,29 @@ class Child:
             stderr=asyncio.subprocess.PIPE,
             env=dict(environ),
             limit=MAX_LINE_BYTES,
-            process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
+            process_group=0,  # Ctrl-C is for us alone; we end the server when we are done with it
         )
         return cls(process, tape)
 
     def send(self, run: str, line: bytes) -> None:
-        """One message to the server. Does not wait: a pipe that is full is the server's to empty."""
+        """Send a message to the server. Does not wait until the server empties a full pipe."""
         self._tape.put(self._heard(run, line, from_agent=True))
         assert self._process.stdin is not None
-        with suppress(OSError, RuntimeError):  # it has ended: the reader says so
+        with suppress(OSError, RuntimeError):  # the server has ended, which the reader reports
             self._process.stdin.write(line + b"\n")
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """What the server says, until it ends."""
+        """Yield the lines that the server writes, until it ends."""
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             yield line
 
     def hear(self, run: str, line: bytes) -> None:
-        """Let the tape hear what the server said."""
+        """Give the tape a line that the server wrote."""
         self._tape.put(self._heard(run, line, from_agent=False))
 
     async def ended(self, run: str) -> str:
-        """Wait for the end of a server that has closed its stdout, and say how it ended."""
+        """Wait for the end of a server that has closed its stdout; return how it ended."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), GRACE_S)
         reason = f"the server ended with exit code {self._process.returncode}"
@@ -65,7 +65,7 @@ class Child:
         return reason
 
     async def close(self) -> None:
-        """As the protocol says: close its stdin, wait, terminate, wait, kill."""
+        """End the server as the protocol demands: close its stdin, wait, terminate, wait, kill."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):

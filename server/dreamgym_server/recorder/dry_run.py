@@ -1,4 +1,4 @@
-"""What `--dry-run` shows: which rule finds something where, and how often; never what it found."""
+"""The preview of `--dry-run`: which rule finds something, where and how often, but never the text that it finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Preview:
         self.finds: Counter[tuple[str, str]] = Counter()
 
     def compare(self, event: JsonObject, key: str, before: JsonValue, after: JsonValue, redactor: Redactor) -> None:
-        """Count where redaction changed something."""
+        """Count the finds of each rule at each place that redaction changed."""
         params = event.get("params")
         tool = params.get("name") if isinstance(params, dict) and event.get("method") == "tools/call" else None
         where = " ".join(str(part) for part in (event.get("method", "note"), tool) if part)
@@ -31,7 +31,7 @@ class Preview:
 
     @property
     def text(self) -> str:
-        """The table."""
+        """The counts as a table."""
         if not self.finds:
             return "nothing would be redacted"
         rows = [f"{count:>6}  {rule:<20} {where}" for (rule, where), count in sorted(self.finds.items())]

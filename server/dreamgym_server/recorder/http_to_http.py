@@ -1,9 +1,9 @@
-"""HTTP in front of an HTTP server: a reverse proxy that streams both ways and keeps a copy.
+"""HTTP in front of an HTTP server: a reverse proxy that streams the answers and keeps a copy.
 
-Bodies go through byte for byte, and all headers but those that belong to one connection; only the state that a server
-tells is taken out (see strip_state.py). The agent's authorization goes to the server as the agent sent it, unless it is
-this recorder's own token. No time limit is ours: the agent's own one governs, and when it gives up the server is told
-so, as it would be without us.
+Bodies pass through byte for byte, except for the state that a server adds (see strip_state.py). Headers pass through,
+except for those that belong to one connection. The agent's authorization goes to the server as the agent sent it,
+unless it is this recorder's own token. The recorder sets no time limit for an answer; the agent's own limit applies. If
+the agent gives up, its request to the server is closed, as it would be without the recorder.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _OURS = {RUN_HEADER.encode(), b"accept-encoding", b"expect"}
 
 
 def refusal(status: int, headers: Iterable[str]) -> str:
-    """What is said of a 401 or 403.
+    """The message about a 401 or 403.
 
     Args:
-        status: of the response.
-        headers: names of the headers that the recorder sends of its own.
+        status: HTTP status of the response.
+        headers: names of the headers that the recorder itself sends.
     """
     sent = ", ".join(sorted(headers))
     wanted = f"its header {sent} was not accepted" if sent else "give the recorder one with --header NAME=VARIABLE"
@@ -66,8 +66,8 @@ class ReverseProxy:
     Args:
         url: the real server's MCP URL.
         tape: gets the copy.
-        headers: sent to the server besides what the agent sends, and in its place.
-        keeps_authorization: the agent's `Authorization` is for this recorder, not for the server.
+        headers: sent to the server with the agent's headers; they replace those of the same names.
+        keeps_authorization: do not pass on the agent's `Authorization`, because it is for this recorder.
     """
 
     def __init__(self, url: str, tape: Tape, headers: Mapping[str, str], *, keeps_authorization: bool) -> None:
@@ -83,7 +83,7 @@ class ReverseProxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Requests are served inside of this."""
+        """Context manager inside which requests are served."""
         async with aiohttp.ClientSession(
             auto_decompress=False,
             connector=aiohttp.TCPConnector(limit=0),
@@ -95,7 +95,7 @@ class ReverseProxy:
             yield
 
     async def serve(self, run: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """One HTTP request, to the server and back."""
+        """Pass one HTTP request to the server, and its response back."""
         body = await read_body(receive, send)
         if body is None:
             return
@@ -120,10 +120,10 @@ class ReverseProxy:
             await send({"type": "http.response.body"})
 
     async def finish(self, run: str) -> None:
-        """The server knows no runs."""
+        """Do nothing: the server does not know runs."""
 
     def stop(self) -> None:
-        """Streams that wait for nothing in particular end now; calls under way do not."""
+        """End the streams of GET requests, but not the calls under way."""
         self._stopped.set()
 
     async def _answer(self, visit: _Visit, scope: Scope, body: bytes, send: Send) -> None:
@@ -143,7 +143,7 @@ class ReverseProxy:
                     await _stream(visit, response, send)
                 else:
                     await _whole(visit, response, send)
-                visit.finish()  # the agent has everything: what comes now costs it no time
+                visit.finish()  # the agent has the whole response: this costs it no time
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = f"the server {self._url.host} cannot be reached or broke off: {type(error).__name__}"
             visit.end(reason)
@@ -153,7 +153,7 @@ class ReverseProxy:
     async def _request(
         self, method: str, url: URL, headers: list[tuple[str, str]], body: bytes
     ) -> aiohttp.ClientResponse:
-        """Ask; redirects within the server are followed here, since the agent does not know its address."""
+        """Send a request. Redirects within the server are followed, since the agent does not know its address."""
         assert self._client is not None
         for _ in range(MAX_REDIRECTS):
             response = await self._client.request(
@@ -172,7 +172,7 @@ class ReverseProxy:
         return [(name, value) for name, value in headers if name not in self._dropped]
 
     def _learn(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Tell the tape of secret header values that are new."""
+        """Give the tape the secret header values that are new."""
         new = [
             (name.decode("latin-1").lower(), value.decode("latin-1"))
             for name, value in headers
@@ -184,12 +184,12 @@ class ReverseProxy:
 
 
 class _Visit:
-    """What the tape hears of one HTTP request."""
+    """Gives the tape a copy of one HTTP request and its response."""
 
     def __init__(self, tape: Tape, run: str, id_: str, anonymous: str, scope: Scope, body: bytes) -> None:
         self.began = time.time()
         self.is_open = False
-        """The response has begun."""
+        """True if the response has begun."""
         self._tape, self._run, self._id, self._anonymous = tape, run, id_, anonymous
         headers = dict(scope["headers"])
         self._session = _session(headers.get(b"mcp-session-id"), anonymous)
@@ -209,7 +209,7 @@ class _Visit:
             self._session = _session(session.encode(), self._anonymous)
 
     def refuse(self, reason: str) -> None:
-        """The server wants another credential. What it answers is not the answer of a tool, and is not recorded."""
+        """Note that the server wants another credential. Its response is not a tool's answer and is not recorded."""
         self._is_refused = True
         self.end(reason)
 
@@ -246,7 +246,7 @@ class _Visit:
 
 
 async def _stream(visit: _Visit, response: aiohttp.ClientResponse, send: Send) -> None:
-    """Event by event."""
+    """Send the response event by event."""
     visit.is_open = True
     await send(_start(response, _answered_headers(response)))
     events = Events()
@@ -258,7 +258,7 @@ async def _stream(visit: _Visit, response: aiohttp.ClientResponse, send: Send) -
 
 
 async def _whole(visit: _Visit, response: aiohttp.ClientResponse, send: Send) -> None:
-    """In one piece: its length is known only when it is complete."""
+    """Send the response in one piece, since its length is known only when it is complete."""
     said = await response.read()
     visit.hear(said)
     body = shown(said)
@@ -276,7 +276,7 @@ def _start(response: aiohttp.ClientResponse, headers: list[tuple[bytes, bytes]])
 
 
 def _session(header: bytes | None, anonymous: str) -> str:
-    """A name for the session that tells nothing: its id opens it."""
+    """A name for the session that does not reveal its id, since the id gives access to it."""
     return f"http-{sha256(header).hexdigest()[:12]}" if header else anonymous
 
 
@@ -287,7 +287,7 @@ def _answered_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, byt
 
 
 async def read_body(receive: Receive, send: Send) -> bytes | None:
-    """The request's body; None where the agent left before it was complete, and where it is too long, which is said."""
+    """The request's body; None if the agent left before it was complete, or if it was refused as too long."""
     parts, length = [], 0
     while True:
         message = await receive()
@@ -309,7 +309,7 @@ async def until_left(receive: Receive) -> None:
 
 
 async def refuse(send: Send, status: int, reason: str, body: bytes = b"") -> None:
-    """Answer a request ourselves, as JSON-RPC where it was that."""
+    """Answer a request with our own JSON-RPC error, which contains the request's id if it has one."""
     try:
         request_id = json.loads(body)["id"]
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -1,11 +1,10 @@
-"""HTTP in front of a stdio server: every run has a server process of its own, and agents of a run share it.
+"""HTTP in front of a stdio server. Each run has a server process of its own, which all agents of the run share.
 
-Messages go through as they are but for the state that a server tells (see strip_state.py) and what the transports
-themselves demand: request ids and progress tokens are numbered anew (agents of a run may use the same ones) and put
-back in the answer, and a session id is given out with `initialize`. A server takes one handshake only; where another
-agent of the run shakes hands in the same way, as clients do that open a session per call, it gets the first one's
-answer. What the server says unasked goes to the newest request under way, else to the agent's open stream, else it
-waits for one of them.
+Messages pass through unchanged, except for the state that a server adds (see strip_state.py) and for what the
+transports demand. Request ids and progress tokens are numbered anew, because agents of a run may use the same ones, and
+put back in the answer. `initialize` returns a session id. A server accepts one handshake only. If another agent of the
+run makes the same handshake, as clients do that open a session per call, it gets the answer to the first one. A message
+that the server sends unasked goes to the newest request under way, else to an open stream, else it waits for one.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ HANDSHAKES = ("initialize", "server/discover")
 KEEPALIVE_S = 15.0
 MAX_WAITING = 1000
 MAX_SERVERS = 64
-"""Runs whose server process lives, at once."""
+"""Number of runs that may have a live server process at once."""
 
 Line = tuple[bytes, bool]
 """A message for the agent, and whether it is the last one of its stream."""
@@ -49,30 +48,30 @@ class _Asked:
     id: JsonValue
     session: str
     handshake: str | None = None
-    """For `initialize`: what was asked, to compare."""
+    """Parameters of `initialize` as text, to compare; None for other requests."""
     token: JsonValue = None
     """The agent's progress token."""
     left: bool = False
-    """The agent does not wait any longer."""
+    """True if the agent no longer waits."""
     followers: list[_Asked] = field(default_factory=list)
-    """Other agents that shook hands in the same way meanwhile."""
+    """Requests of other agents with the same handshake."""
     out: asyncio.Queue[Line] = field(default_factory=asyncio.Queue)
 
     def answer(self, said: JsonObject) -> None:
-        """The end of it, for the followers too."""
+        """Send the answer to the agent, and to the followers."""
         for asked in (self, *self.followers):
             asked.out.put_nowait((_line({**said, "jsonrpc": "2.0", "id": asked.id}), True))
 
 
 class Wire:
-    """One server process and everything that is asked of it."""
+    """One server process and its open requests."""
 
     def __init__(self, run: str, child: Child) -> None:
         self.run = run
         self.child = child
         self.sessions: set[str] = set()
         self.over = False
-        """The run is finished: the process goes when its last session does."""
+        """True if the run is finished: the process ends with its last session."""
         self.death: str | None = None
         self.streams: dict[str, asyncio.Queue[Line]] = {}
         self._asked: dict[int, _Asked] = {}
@@ -88,12 +87,12 @@ class Wire:
         await asyncio.wait({self._reading})
 
     def hang_up(self) -> None:
-        """End the streams for what the server says unasked."""
+        """End the streams of messages that the server sends unasked."""
         for stream in self.streams.values():
             stream.put_nowait((b"", True))
 
     def ask(self, run: str, session: str, message: JsonObject) -> _Asked:
-        """Send a request on; its answer, and what the server says meanwhile, comes out of the queue."""
+        """Send a request on. Its answer and the server's other messages meanwhile come out of its queue `out`."""
         asked = _Asked(run, message["id"], session)
         if self.death is not None:
             asked.answer(_closed(self.death))
@@ -114,7 +113,7 @@ class Wire:
         return asked
 
     def tell(self, run: str, session: str, message: JsonObject) -> None:
-        """Send a notification, or an answer to a question of the server's, on."""
+        """Send on a notification, or an answer to a request of the server."""
         params = message.get("params")
         if message.get("method") == "notifications/initialized":
             if self._is_initialized:
@@ -128,7 +127,7 @@ class Wire:
         self.child.send(run, _line(message))
 
     def listen(self, session: str) -> asyncio.Queue[Line]:
-        """A stream for what the server says unasked."""
+        """Open a stream of messages that the server sends unasked."""
         stream: asyncio.Queue[Line] = asyncio.Queue()
         self.streams[session] = stream
         while self._waiting:
@@ -136,14 +135,14 @@ class Wire:
         return stream
 
     def cancel(self, asked: _Asked) -> None:
-        """The agent of the newest revision cancels by leaving; a stdio server is told by a notification."""
+        """Notify the server that an agent cancelled its request: in the newest revision the agent only closes it."""
         number = next((number for number, other in self._asked.items() if other is asked), None)
         if number is not None:
             params: JsonObject = {"requestId": number, "reason": "the agent closed its request"}
             self.child.send(asked.run, _line({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}))
 
     def _follows(self, asked: _Asked, message: JsonObject) -> bool:
-        """Whether the same handshake was made before, or is under way, so that its answer is this one's too."""
+        """True if the same handshake was made before, or is under way; then this request gets the same answer."""
         asked.handshake = json.dumps(message.get("params"), sort_keys=True)
         if self._handshake is not None and self._handshake[0] == asked.handshake:
             asked.answer(self._handshake[1])
@@ -169,11 +168,11 @@ class Wire:
         self.hang_up()
 
     def _deliver(self, line: bytes) -> str:
-        """Give a message of the server to whom it is for; the run that it belongs to."""
+        """Pass a message of the server to its receiver; return the run that it belongs to."""
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
-            return self.run  # no message, so there is nobody to give it to; the tape reports it
+            return self.run  # not a message, so it has no receiver; the tape reports it
         if not isinstance(message, dict):
             return self.run
         number = _number(message.get("id"))
@@ -191,7 +190,7 @@ class Wire:
         return self.run
 
     def _target(self, message: JsonObject, line: bytes) -> tuple[asyncio.Queue[Line] | None, bytes]:
-        """The stream for something that is no answer, and its text with the agent's own names in it."""
+        """The queue for a message that is not an answer, and the message's text with the agent's own id or token."""
         params = message.get("params")
         if isinstance(params, dict):
             asked = self._asked.get(_number(params.get("progressToken")))
@@ -213,8 +212,8 @@ class Bridge:
 
     Args:
         command: starts the real server.
-        tape: hears what goes to and comes from each process.
-        environ: of the processes.
+        tape: gets a copy of the input and output of each process.
+        environ: environment variables of the processes.
     """
 
     def __init__(self, command: Sequence[str], tape: Tape, environ: Mapping[str, str]) -> None:
@@ -225,7 +224,7 @@ class Bridge:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Requests are served inside of this."""
+        """Context manager inside which requests are served."""
         try:
             yield
         finally:
@@ -240,12 +239,12 @@ class Bridge:
             await self._close_unused(wire)
 
     def stop(self) -> None:
-        """Streams that wait for nothing in particular end now; calls under way do not."""
+        """End the streams of messages that the server sends unasked, but not the calls under way."""
         for wire in {*self._wires.values(), *self._sessions.values()}:
             wire.hang_up()
 
     async def serve(self, run: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """One HTTP request: a message to the server, or a stream from it."""
+        """Serve one HTTP request: a message to the server, or a stream from it."""
         headers = Headers(scope=scope)
         session = headers.get(SESSION_HEADER, "")
         wire = self._sessions.get(session)
@@ -273,7 +272,7 @@ class Bridge:
         except (ValueError, RecursionError):
             message = None
         if not _is_message(message):
-            # a server over stdio answers none, and whoever asks the same after it would wait for that answer too
+            # a stdio server does not answer it, and a later agent with the same handshake would wait for that answer
             await refuse(send, 400, "expected one message of JSON-RPC 2.0")
             return
         try:
@@ -301,9 +300,9 @@ class Bridge:
                 wire.cancel(asked)
 
     async def _wire(self, run: str, message: JsonObject) -> Wire | None:
-        """The run's process; a new one for a run without one, or to shake hands after the last one died.
+        """The process of a run. It is started if there is none, or for a handshake after the last one died.
 
-        None where as many live as may.
+        Returns None if MAX_SERVERS processes are alive.
         """
         async with self._starting:
             wire = self._wires.get(run)
@@ -334,7 +333,7 @@ class Bridge:
 
 
 class _Reply:
-    """The HTTP response to one request: plain JSON where the answer comes first, else a stream of events."""
+    """The HTTP response to one request: plain JSON if the answer comes first, else a stream of events."""
 
     def __init__(self, send: Send, *, takes_events: bool, minted: str | None = None) -> None:
         self._send, self._takes_events = send, takes_events
@@ -349,7 +348,7 @@ class _Reply:
         self._is_open = True
 
     async def carry(self, out: asyncio.Queue[Line], receive: Receive) -> bool:
-        """Everything from the queue to the agent; False where the agent left before the end."""
+        """Send everything from the queue to the agent; return False if the agent left before the end."""
         carrying = asyncio.create_task(self._carry(out))
         leaving = asyncio.create_task(until_left(receive))
         try:
@@ -369,7 +368,7 @@ class _Reply:
                 return
             if not self._is_open:
                 if not self._takes_events:
-                    continue  # the agent said that it takes one JSON and nothing else
+                    continue  # the agent accepts one JSON answer and nothing else
                 await self.open()
             event = b"event: message\ndata: " + line + b"\n\n" if line else b""
             await self._send({"type": "http.response.body", "body": event, "more_body": not is_last})
@@ -377,7 +376,7 @@ class _Reply:
                 return
 
     async def _next(self, out: asyncio.Queue[Line]) -> Line:
-        """What comes next; while nothing does, a sign of life keeps the agent's HTTP client from giving up."""
+        """Wait for the next message. Meanwhile, keepalives prevent a timeout of the agent's HTTP client."""
         while True:
             try:
                 return await asyncio.wait_for(out.get(), KEEPALIVE_S)
@@ -389,14 +388,14 @@ class _Reply:
 
 
 async def answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    """A whole HTTP response."""
+    """Send a whole HTTP response."""
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})
 
 
 def _is_message(message: JsonValue) -> TypeGuard[JsonObject]:
-    """A request, a notification or an answer."""
+    """True for a request, a notification or an answer."""
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         return False
     number = message.get("id", "")
@@ -408,7 +407,7 @@ def _is_message(message: JsonValue) -> TypeGuard[JsonObject]:
 
 
 def _closed(death: str) -> JsonObject:
-    """What a client makes of a pipe that closes."""
+    """The error that a client reports when a pipe closes."""
     return {"error": {"code": -32000, "message": f"Connection closed: {death}"}}
 
 
@@ -417,5 +416,5 @@ def _line(message: JsonObject) -> bytes:
 
 
 def _number(value: JsonValue) -> int:
-    """One of our numbers, or one that none has."""
+    """The number of one of our requests; -1 if the value cannot be one."""
     return value if isinstance(value, int) and not isinstance(value, bool) else -1

@@ -1,6 +1,6 @@
-"""Makes exchanges out of what is heard on the wire: requests paired with their answers, repetitions left out.
+"""Pairs the requests on the wire with their answers, and leaves out repetitions.
 
-Only the tape's thread uses it. Nothing in here is redacted yet.
+Only the tape's thread uses this module. Its data is not redacted yet.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pydantic import JsonValue
 from dreamgym.types import JsonObject
 
 MAX_OPEN = 10_000
-"""Requests without an answer that are remembered."""
+"""Number of requests without an answer that are remembered."""
 VERSION_META_KEY = "io.modelcontextprotocol/protocolVersion"
 
 
 class Form(Enum):
-    """How messages are framed in the bytes that were heard."""
+    """How messages are framed in the bytes on the wire."""
 
     JSON = "json"
     LINES = "lines"
@@ -31,24 +31,24 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Some bytes of one side. Lines and events may be cut anywhere; JSON comes whole."""
+    """Some bytes from one side. Lines and events may be cut anywhere; JSON is complete."""
 
     run: str
     session: str
     scope: str
-    """Within a scope the agent's request ids are unique: a pipe, or one HTTP request."""
+    """A pipe or one HTTP request. The agent's request ids are unique within it."""
     from_agent: bool
     form: Form
     payload: bytes
     at: float
     protocol: str | None = None
     status: int = 200
-    """The HTTP status, where there is one."""
+    """The HTTP status; 200 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A scope is over; what is still open in it stays without an answer."""
+    """The end of a scope. Requests that are still open in it have no answer."""
 
     run: str
     scope: str
@@ -74,7 +74,7 @@ class Tap:
         self._listings: dict[tuple[str, str, str], bytes] = {}
 
     def hear(self, heard: Heard) -> Iterator[JsonObject]:
-        """Exchanges that are complete with these bytes, and losses, as plain JSON."""
+        """Yield the exchanges that these bytes complete, and losses, as plain JSON."""
         for text in self._framed(heard):
             try:
                 message = json.loads(text)
@@ -90,7 +90,10 @@ class Tap:
                     yield from self._answered(heard, one)
 
     def end(self, ended: Ended) -> Iterator[JsonObject]:
-        """Losses for what the scope leaves open. An answer that comes later by another way is still recorded."""
+        """Yield losses for the messages and requests that a scope leaves open.
+
+        If the answer to such a request comes later in another scope, it is still recorded.
+        """
         for side in (True, False):
             if self._rest.pop((ended.scope, side), b"").strip():
                 yield loss(ended.run, f"the last message was cut off: {ended.reason}", ended.at)
@@ -100,7 +103,7 @@ class Tap:
                 yield loss(open_.heard.run, f"{_named(open_)} has no answer: {ended.reason}", ended.at)
 
     def unanswered(self, reason: str, at: float) -> Iterator[JsonObject]:
-        """Losses for everything that is open when the recording ends."""
+        """Yield losses for everything that is open when the recording ends."""
         for scope in dict.fromkeys(scope for scope, _ in self._open):
             yield from self.end(Ended("", scope, reason, at))
 
@@ -122,7 +125,7 @@ class Tap:
     def _asked(self, heard: Heard, message: JsonObject) -> Iterator[JsonObject]:
         method, params = message.get("method"), message.get("params")
         if not isinstance(method, str):
-            return  # an answer to a question of the server's
+            return  # the agent's answer to a request of the server
         params = params if isinstance(params, dict) else {}
         if "id" in message:
             if len(self._open) >= MAX_OPEN:
@@ -170,7 +173,7 @@ class Tap:
         return self._open.pop(place, None) if remove else self._open.get(place)
 
     def _is_repetition(self, open_: _Open, result: JsonValue, error: JsonValue) -> bool:
-        """A handshake, listing or ping that says what the one before it in this run said."""
+        """True for a handshake, listing or ping with the same answer as the one before it in this run."""
         if open_.method not in {"initialize", "server/discover", "ping"} and not open_.method.endswith("/list"):
             return False
         place = (open_.heard.run, open_.method, str(open_.params.get("cursor", "")))

@@ -1,4 +1,4 @@
-"""One recording from its start to its end: the one place that wires tape, front and upstream."""
+"""One recording from its start to its end: the only place that connects tape, front and upstream."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from dreamgym_server.running import running, stop_signal
 
 
 class Recording:
-    """What `dreamgym record` does.
+    """The work of `dreamgym record`.
 
     Args:
-        name: of the environment.
-        folder: of the environment.
-        command: starts the real server; or None, and
-        url: is its MCP URL.
-        headers: sent to the URL with each request: by name, the variable that holds the value.
+        name: name of the environment.
+        folder: the environment folder.
+        command: starts the real server; None if `url` is given.
+        url: MCP URL of the real server; None if `command` is given.
+        headers: header names with the variables that contain their values; sent to the URL with each request.
         dry_run: write nothing.
 
     Raises:
@@ -77,7 +77,7 @@ class Recording:
         self.tape = Tape(self._recordings, redactor, server=name)
 
     def over_stdio(self, run: str | None) -> int:
-        """Speak to the agent over stdin and stdout until it leaves or the server ends; the exit code."""
+        """Serve the agent over stdin and stdout until it leaves or the server ends; return the exit code."""
         run = checked(run) if run else new_run()
         if self._command:
             return pump(self._command, self.tape, run, environ=_child_environment())
@@ -87,7 +87,7 @@ class Recording:
     async def over_http(
         self, *, host: str, port: int, token: str | None, allowed_hosts: Iterable[str], idle_s: float
     ) -> int:
-        """Serve agents over HTTP until Ctrl-C or SIGTERM; the exit code."""
+        """Serve agents over HTTP until Ctrl-C or SIGTERM; return the exit code."""
         upstream: Upstream
         if self._command:
             upstream = Bridge(self._command, self.tape, environ=_child_environment())
@@ -117,7 +117,7 @@ class Recording:
         return report.messages if report is not None else ()
 
     def close(self) -> None:
-        """Write what is left, bring the folder up to date, and say what there is."""
+        """Write the remaining events, bring the folder up to date, and print a summary."""
         summary = self.tape.close()
         if self.tape.preview is not None:
             _say(self.tape.preview.text)
@@ -128,7 +128,7 @@ class Recording:
 
 
 def headers_of(given: Iterable[str] | None) -> dict[str, str]:
-    """Names of variables by header, from `NAME=VARIABLE`, so that no secret stands on a command line.
+    """Header names with their variables, from `NAME=VARIABLE`, so that no secret is on a command line.
 
     Raises:
         InvalidInput: a variable is not set.
@@ -143,12 +143,12 @@ def headers_of(given: Iterable[str] | None) -> dict[str, str]:
 
 
 def header_values(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers with the values of their variables, which are set."""
+    """The headers with the values of their variables, which must be set."""
     return {name: os.environ[variable] for name, variable in headers.items()}
 
 
 def is_fed() -> bool:
-    """Standard input is a pipe or a socket: an agent is at its other end."""
+    """True if standard input is a pipe or a socket, so that an agent is at its other end."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:
@@ -179,7 +179,7 @@ def add_notes(folder: Path, notes: Iterable[JsonObject], environ: Mapping[str, s
 
 
 def rules_of(folder: Path) -> RedactionRules:
-    """The redaction rules of an environment folder, the defaults where it has none. Raises InvalidInput."""
+    """The redaction rules of an environment folder; the defaults if it has none. Raises InvalidInput."""
     file = folder / "env.toml"
     if not file.is_file():
         return RedactionRules()
@@ -192,7 +192,7 @@ def rules_of(folder: Path) -> RedactionRules:
 
 
 def _child_environment() -> dict[str, str]:
-    """Ours, but for the token that opens this recorder."""
+    """Our environment variables, except the token of this recorder."""
     return {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
 
 

@@ -1,8 +1,8 @@
-"""Which run a request belongs to, and which runs there are.
+"""Decides to which run a request belongs, and when a run is over.
 
-The run is named in the URL or in a header. At the bare URL everything belongs to one current run, because common
-clients open a session per tool call and the newest protocol revision has none. It ends when it is finished, over the
-control API or by `dreamgym label`, or when nothing was asked for `idle_s`; the next request begins another one.
+The URL or a header contains the id of the run. All requests at the bare URL belong to one current run, because common
+clients open a session per tool call and the newest protocol revision has no sessions. The current run ends when it is
+finished over the control API, labelled by `dreamgym label`, or idle for `idle_s`. The next request begins another run.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dreamgym.errors import InvalidInput
 
 RUN_HEADER = "x-dreamgym-run"
 IDLE_S = 300.0
-"""Agents think for less, people and schedules for more."""
+"""Idle time after which a run ends. Agents think for less, people and schedules pause for longer."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def checked(run: str) -> str:
-    """A run id that can be a file's name. Raises InvalidInput."""
+    """The run id. Raises InvalidInput if it cannot be the name of a file."""
     if not _ID.fullmatch(run):
         raise InvalidInput(f"run id {run[:128]!r}: expected at most 128 letters, digits, '.', '_' and '-'")
     return run
 
 
 def new_run() -> str:
-    """An id that sorts by time."""
+    """A new run id. Ids sort by time."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
 
 
@@ -41,9 +41,9 @@ class Runs:
     """The runs of one recorder.
 
     Args:
-        folder: the folder of recordings, where `dreamgym label` leaves its notes; None in a dry run.
-        idle_s: how long the current run of the bare URL may be silent.
-        clock: seconds that only grow.
+        folder: the folder of recordings, to which `dreamgym label` writes its notes; None in a dry run.
+        idle_s: seconds that the current run of the bare URL may be idle.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Runs:
         self._last: float | None = None
         self._open: Counter[str] = Counter()
         self._read: dict[str, tuple[int, int]] = {}
-        """By run: which file it was, and how far it was read."""
+        """Run to the inode of its file and the number of bytes read."""
         self.finished: set[str] = set()
 
     @property
     def current(self) -> str:
-        """The run of the bare URL; a new one where the last is over."""
+        """The run of the bare URL; a new one if the last one is over."""
         run = self._current
         if run is None or self._is_over(run):
             run, self._last = new_run(), None
@@ -68,7 +68,7 @@ class Runs:
 
     @contextmanager
     def asking(self, run: str) -> Iterator[None]:
-        """While a request is under way its run is not idle."""
+        """Context manager for a request: while it is under way, its run is not idle."""
         self._open[run] += 1
         try:
             yield
@@ -80,7 +80,7 @@ class Runs:
                 self._last = self._clock()
 
     def finish(self, run: str) -> None:
-        """Nothing more belongs to this run, unless it is named."""
+        """End a run. Later requests belong to it only if they contain its id."""
         self.finished.add(run)
 
     def _is_over(self, run: str) -> bool:
@@ -89,7 +89,7 @@ class Runs:
         return self._open[run] == 0 and self._last is not None and self._clock() - self._last > self._idle_s
 
     def _is_labelled(self, run: str) -> bool:
-        """Somebody said how the run ended, from another process."""
+        """True if another process has noted an answer or a success for the run."""
         if self._folder is None:
             return False
         try:

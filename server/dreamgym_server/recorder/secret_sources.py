@@ -1,4 +1,4 @@
-"""Secrets that are known by the place they come from: request headers and environment variables."""
+"""Secrets that are known by their source: request headers, URLs and environment variables."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from dreamgym.redaction.names import holds_secret
 
 MIN_LENGTH = 6
-"""A shorter value stands in too many places by chance."""
+"""A shorter value is ignored, since it occurs in too many places by chance."""
 MAX_PART = 1024
 
 _RANDOM = re.compile(
     r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])(?:[\w.~=-]*[A-Za-z0-9]{16}[\w.~=-]*|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-.*)"
 )
-"""What no path is called but for a secret in it: https://host/mcp/s/SECRET/mcp."""
+"""A random part of a URL's path, which must be a secret: https://host/mcp/s/SECRET/mcp."""
 _SCHEME = re.compile(r"(basic|bearer|token|apikey|digest)\s+", re.IGNORECASE)
 
 
 def secrets_in(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Names by secret value: a value whole, without its scheme, and the parts of a cookie."""
+    """Secret values with their names: the whole value, the value without its scheme, and the parts of a cookie."""
     return {
         part: name.lower()
         for name, value in named
@@ -31,7 +31,7 @@ def secrets_in(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def secrets_of_url(url: str) -> dict[str, str]:
-    """Names by secret value: a URL's password, its secret-looking query values and the random parts of its path."""
+    """Secret values of a URL with their names: password, secret-looking query values, random parts of the path."""
     parts = urlsplit(url)
     named = [(name, value) for name, value in parse_qsl(parts.query) if holds_secret(name, value)]
     if parts.password:
@@ -41,7 +41,7 @@ def secrets_of_url(url: str) -> dict[str, str]:
 
 
 def secrets_of_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Names by secret value: variables with secret-looking names, and the passwords inside of addresses."""
+    """Secret values with their names: variables with secret-looking names, and the secrets inside of URLs."""
     found = secrets_in(environ.items())
     for name, value in environ.items():
         if "://" in value:

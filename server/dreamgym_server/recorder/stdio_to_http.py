@@ -1,8 +1,8 @@
-"""stdio in front of an HTTP server: the SDK's HTTP transport carries the messages, unread but for their headers.
+"""stdio in front of an HTTP server: the SDK's HTTP transport carries the messages.
 
-No client session stands between: what the agent writes is posted, and what the server answers is written, with
-unknown fields and the order of keys kept; only the state that a server tells is taken out (see strip_state.py). The
-transport looks after the server's session and its streams.
+There is no client session in between. Messages of the agent are posted and messages of the server are written, with
+unknown fields and the order of keys kept. They are read only to set the HTTP headers. Only the state that a server adds
+is removed (see strip_state.py). The transport manages the server's session and its streams.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri
 
 
 async def carry(url: str, headers: Mapping[str, str], tape: Tape, run: str, *, stdin: int = 0, stdout: int = 1) -> int:
-    """Carry messages between our stdin and stdout and the server until either side ends; the exit code."""
+    """Carry messages between our stdin and stdout and the server until either side ends; return the exit code."""
     for name in ("httpx2", "mcp"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they would log messages that are not redacted
     outlet = _Outlet(tape, run, stdout)
@@ -83,7 +83,7 @@ async def carry(url: str, headers: Mapping[str, str], tape: Tape, run: str, *, s
 
 
 class _Outlet:
-    """What was asked and is not answered, and what the headers of the next message must say."""
+    """The requests without an answer, and the data for the HTTP headers of the next message."""
 
     def __init__(self, tape: Tape, run: str, stdout: int) -> None:
         self._tape, self._run, self._stdout = tape, run, stdout
@@ -93,7 +93,7 @@ class _Outlet:
         self._schemas: dict[str, Any] = {}
 
     def asked(self, line: bytes) -> SessionMessage | None:
-        """A line of the agent as the transport wants it; None for one that is no message."""
+        """A line of the agent in the form that the transport needs; None if it is not a message."""
         self._hear(line, from_agent=True)
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -108,7 +108,7 @@ class _Outlet:
         return SessionMessage(message)
 
     async def answer(self, said: Any) -> None:
-        """Everything that the server says, to the agent."""
+        """Pass all messages of the server to the agent."""
         async for item in said:
             if isinstance(item, Exception):
                 self._tape.lose(self._run, f"the server sent what is no message: {type(item).__name__}")
@@ -120,7 +120,7 @@ class _Outlet:
                 return
 
     def fail(self, reason: str) -> None:
-        """The server is gone: say so to whoever waits."""
+        """Answer all open requests with an error, because the server is gone."""
         for request_id in self._open:
             error = {"code": -32000, "message": f"Connection closed: {reason}"}
             text = JSONRPCError.model_validate({"jsonrpc": "2.0", "id": request_id, "error": error})
@@ -129,11 +129,11 @@ class _Outlet:
         self.end(reason)
 
     def end(self, reason: str) -> None:
-        """Nothing more will come."""
+        """Note on the tape that nothing more will come."""
         self._tape.put(Ended(self._run, self._session, reason, time.time()))
 
     def _headers(self, message: JSONRPCRequest | JSONRPCNotification) -> dict[str, str]:
-        """What HTTP demands besides the body: the revision, and in the newest one the method and the name."""
+        """The headers that HTTP demands: revision, and in the newest one method, name and marked arguments."""
         params = message.params or {}
         meta = params.get("_meta")
         version = meta.get(VERSION_META_KEY) if isinstance(meta, dict) else None
@@ -174,7 +174,7 @@ def _line(message: Any) -> bytes:
 
 
 def _lines(stdin: int) -> asyncio.Queue[bytes | None]:
-    """Lines of stdin, then None at its end, at Ctrl-C or at SIGTERM; a thread reads, since any file may be there."""
+    """Lines of stdin, then None at its end, at Ctrl-C or at SIGTERM. A thread reads, since stdin may be any file."""
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 

@@ -1,8 +1,8 @@
 """stdio in front of a stdio server: two pipes, byte for byte, as if the recorder were not there.
 
-Only an answer that tells the state of the server's world is changed: the agent gets it without.
+Only an answer that contains the state of the server's environment is changed: the agent gets it without the state.
 
-Threads that block, not an event loop: the shortest way through, and any kind of file may be on either side.
+Blocking threads are used, not an event loop: this is the shortest path, and any kind of file may be on either side.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dreamgym_server.recorder.writer import StderrLine, Tape
 
 CHUNK = 1024 * 1024
 GRACE_S = 1.0
-"""How long the server may take to end once its stdin is closed; clients give us two seconds in all."""
+"""Seconds that the server may take to end once its stdin is closed. Clients give us two seconds in all."""
 
 
 def pump(
@@ -32,7 +32,7 @@ def pump(
     """Carry bytes between our stdin and stdout and the server's until either side ends.
 
     Returns:
-        The server's exit code, as a shell would say it; 0 where the agent ended first.
+        The server's exit code, as a shell reports it; 0 if the agent ended first.
     """
     process = subprocess.Popen(
         command,
@@ -41,7 +41,7 @@ def pump(
         stderr=subprocess.PIPE,
         bufsize=0,
         env=dict(environ),
-        process_group=0,  # so that what it starts (npx starts a node) ends with it
+        process_group=0,  # so that its children end with it (npx starts a node)
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -54,7 +54,7 @@ def pump(
 
     def to_server(pipe: IO[bytes] = process.stdin) -> None:
         while payload := os.read(stdin, CHUNK):
-            tape.put(heard(payload, from_agent=True))  # before it is sent, so that no answer comes before its question
+            tape.put(heard(payload, from_agent=True))  # before it is sent, so that no answer comes before its request
             if not write_all(pipe.fileno(), payload):
                 return
         agent_left.set()
@@ -88,14 +88,14 @@ def pump(
 
 
 def say_all(stream: IO[bytes], tape: Tape) -> None:
-    """Lines of the server's stderr, to ours, with its name before them."""
+    """Print the lines of the server's stderr on ours, each after the server's name."""
     with stream:
         for line in stream:
             tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n"), from_server=True))
 
 
 def write_all(file: int, payload: bytes) -> bool:
-    """All of it; False where nobody reads any more."""
+    """Write the whole payload; return False if nobody reads any more."""
     try:
         written = os.write(file, payload)
         while written < len(payload):
@@ -106,7 +106,7 @@ def write_all(file: int, payload: bytes) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
-    """As the protocol says: close its stdin, wait, terminate, wait, kill."""
+    """End the server as the protocol demands: close its stdin, wait, terminate, wait, kill."""
     with suppress(OSError):
         pipe.close()
     for number in (signal.SIGTERM, signal.SIGKILL):

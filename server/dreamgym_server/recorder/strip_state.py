@@ -1,8 +1,9 @@
-"""What a real server tells of its world in an answer's `_meta` is for the recording; the agent must not see it.
+"""Removes the state from the `_meta` of a real server's answer: it is recorded, but the agent must not see it.
 
-Only an answer that tells something is written anew: its numbers and texts stay, its spacing does not. Every other one
-goes through byte for byte, at the latest when its line or event is complete. The keys are looked for where the tape
-finds them: a compressed answer, which no server is asked for, goes through as it is and is not recorded either.
+Only an answer that contains a state is written anew: its numbers and texts stay, its spacing may change. Every other
+answer passes through byte for byte, at the latest when its line or event is complete. The keys are searched for in the
+same text that the tape reads. No server is asked for a compressed answer; if one comes, it passes through unchanged
+and is not recorded either.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dreamgym.content import TOLD_KEYS
 from dreamgym.types import JsonObject
 
 _SIGN = b"dreamgym"
-"""Stands in the text of both keys, however the slash after it is written."""
+"""Part of both keys, whether or not the slash after it is escaped."""
 _LINE_END = rb"(?:\r\n|\r(?!\n)|\n)"
 _EVENT_END = re.compile(_LINE_END * 2)
 _LINES = re.compile(rb"[^\r\n]*" + _LINE_END + rb"|[^\r\n]+")
@@ -24,7 +25,7 @@ _COMMENTS = re.compile(rb"(?::[^\r\n]*" + _LINE_END + rb")+")
 
 
 def without_state(message: JsonObject) -> JsonObject:
-    """An answer without what it tells of the state; anything else as it is."""
+    """An answer without the state; any other message unchanged."""
     result = message.get("result")
     meta = result.get("_meta") if isinstance(result, dict) else None
     if not isinstance(result, dict) or not isinstance(meta, dict) or not TOLD_KEYS & meta.keys():
@@ -41,7 +42,7 @@ def shown(text: bytes) -> bytes:
     try:
         message: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
-        return text  # no message: there is nothing in it that the tape could take for a state
+        return text  # not a message: the tape cannot find a state in it
     free: JsonValue = message
     if isinstance(message, dict):
         free = without_state(message)
@@ -53,13 +54,13 @@ def shown(text: bytes) -> bytes:
 
 
 class Lines:
-    """A stream of lines, cut anywhere: what is complete goes on."""
+    """Filters a stream of lines, cut anywhere. Complete lines are passed on."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def pass_on(self, chunk: bytes) -> bytes:
-        """What the agent may see by now."""
+        """Add a chunk; return what the agent may see by now."""
         end = chunk.rfind(b"\n") + 1
         if not end:
             self._rest += chunk
@@ -70,19 +71,19 @@ class Lines:
         return b"\n".join(shown(line) for line in whole.split(b"\n"))
 
     def end(self) -> bytes:
-        """What is left when nothing more comes."""
+        """Return the rest at the end of the stream."""
         rest, self._rest = bytes(self._rest), bytearray()
         return shown(rest)
 
 
 class Events:
-    """A stream of server-sent events, cut anywhere: what is complete goes on, and so do comments between events."""
+    """Filters a stream of server-sent events, cut anywhere. Complete events and comments are passed on."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def pass_on(self, chunk: bytes) -> bytes:
-        """What the agent may see by now."""
+        """Add a chunk; return what the agent may see by now."""
         seen = max(0, len(self._rest) - 3)
         self._rest += chunk
         ends = [found.end() for found in _EVENT_END.finditer(self._rest, seen)]
@@ -97,13 +98,13 @@ class Events:
         return b"".join(_shown_event(whole[a:b]) for a, b in zip(starts, [*ends, cut], strict=True))
 
     def end(self) -> bytes:
-        """What is left when nothing more comes."""
+        """Return the rest at the end of the stream."""
         rest, self._rest = bytes(self._rest), bytearray()
         return _shown_event(rest)
 
 
 def _shown_event(event: bytes) -> bytes:
-    """An event whose data is a message, that message as the agent may see it."""
+    """The event as the agent may see it: if its data is a message, without the state."""
     if _SIGN not in event:
         return event
     lines = _LINES.findall(event)

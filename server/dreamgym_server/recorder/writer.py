@@ -1,8 +1,8 @@
-"""Writes a recording behind the agent's back: a queue, and a thread that pairs, redacts and appends.
+"""Writes a recording without delaying the agent: a queue, and a thread that pairs, redacts and appends.
 
-Whoever hears something puts it on the queue and goes on; nothing here raises into a call. What cannot be recorded is
-counted, said once on stderr, and written down as a loss where that still works. What was on stderr of the recorded
-server comes out on ours, through the same redaction.
+Callers put data on the queue and go on; no error here reaches a call. Whatever cannot be recorded is counted, reported
+once on stderr, and written as a loss if that still works. The recorded server's stderr is printed on ours, after the
+same redaction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dreamgym_server.recorder.dry_run import Preview
 from dreamgym_server.recorder.pairing import Ended, Heard, Tap, loss
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
-"""Bytes that may wait for the thread; what comes on top is lost."""
+"""Number of bytes that may wait for the thread; more are lost."""
 MAX_OPEN_FILES = 64
 MAX_KEY_LINES = 200
 _NO_FILE_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -52,7 +52,7 @@ class StderrLine:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What a person or the control API adds to a run: an event, and a signal that it is on disk."""
+    """An event that a person or the control API adds to a run, and a signal that it is on disk."""
 
     event: JsonObject
     written: threading.Event
@@ -60,23 +60,23 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """A signal for when everything before it has been dealt with."""
+    """A signal that everything before it on the queue has been processed."""
 
     reached: threading.Event
 
 
 @dataclass
 class Summary:
-    """What has been recorded so far."""
+    """Counts of the calls and losses so far."""
 
     calls: Counter[str] = field(default_factory=Counter)
-    """Tool calls by run; a run without one has 0."""
+    """Number of tool calls by run; 0 for a run without one."""
     losses: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Number of losses by reason."""
 
     @property
     def text(self) -> str:
-        """In one paragraph, for the end."""
+        """The counts in one paragraph, for the end of a recording."""
         calls, runs = self.calls.total(), len(self.calls)
         said = f"recorded {calls} tool call{'s' * (calls != 1)} in {runs} run{'s' * (runs != 1)}"
         if not self.losses:
@@ -89,10 +89,10 @@ class Tape:
     """One recording.
 
     Args:
-        folder: where RUN.jsonl files are appended to; None writes nothing and previews the redaction.
-        redactor: only this tape uses it from now on.
+        folder: folder of the RUN.jsonl files; None writes nothing and previews the redaction.
+        redactor: nothing else may use it from now on.
         say: prints a line that is free of secrets.
-        server: name of the recorded server; it stands before each line of the server's stderr.
+        server: name of the recorded server; it is printed before each line of the server's stderr.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class Tape:
         self._written: set[str] = set()
         """Runs that have been written to."""
         self._mended = 0
-        """So many of the values that only a name told are out of what is written."""
+        """Number of values in `redactor.told` that have been removed from the written files."""
         self._key: list[str] = []
-        """Lines of a private key on stderr, which is one value."""
+        """Lines so far of a private key on stderr, which is redacted as one value."""
         self._tap = Tap()
         self._files: dict[str, int] = {}
         self._queue: SimpleQueue[object] = SimpleQueue()
@@ -121,7 +121,7 @@ class Tape:
         self._thread.start()
 
     def put(self, item: Heard | Ended | Known | StderrLine) -> None:
-        """Hand over; returns at once and never raises."""
+        """Put data on the queue. Returns at once and never raises."""
         if isinstance(item, Heard):
             if self._waiting > MAX_WAITING_BYTES:
                 self._queue.put(loss(item.run, "more came than can be written", item.at))
@@ -135,19 +135,19 @@ class Tape:
         self._queue.put(loss(run, reason, time.time()))
 
     def note(self, run: str, **said: JsonValue) -> threading.Event:
-        """Add what is not in the traffic; the event is set when it is on disk."""
+        """Add a note that is not in the traffic; the returned event is set when it is on disk."""
         written = threading.Event()
         self._queue.put(Noted({"kind": "note", "run": run, **said, "at": time.time()}, written))
         return written
 
     def flush(self, limit_s: float = 60) -> bool:
-        """Wait until everything so far is on disk; False where that took too long."""
+        """Wait until everything so far is on disk; return False if that takes longer than `limit_s`."""
         reached = threading.Event()
         self._queue.put(Waited(reached))
         return not self._thread.is_alive() or reached.wait(limit_s)
 
     def close(self, reason: str = "the recording was ended") -> Summary:
-        """Write what is left and end; calling it twice is fine."""
+        """Write the rest of the queue and end. It may be called twice."""
         if self._thread.is_alive():
             self._queue.put(Ended("", "", reason, time.time()))
             self._queue.put(None)
@@ -155,7 +155,7 @@ class Tape:
         return self.summary
 
     def _run(self) -> None:
-        # imports what the rules need before the first event: half a second in which a crash would cost whole calls
+        # imports what the rules need before the first event; in that half a second a crash would lose whole calls
         self._redactor.text("nothing: +1 415 555 2671, 4111 1111 1111 1111, DE89 3704 0044 0532 0130 00")
         self._redactor.counts.clear()
         while True:
@@ -200,7 +200,7 @@ class Tape:
             self._record([item])
 
     def _say_servers(self, line: str) -> None:
-        """Print a line of the server's. A private key has many lines, and each alone does not look like a secret."""
+        """Print a line of the server's stderr. Lines of a private key wait: alone, none looks like a secret."""
         if self._key or "PRIVATE KEY-----" in line:
             self._key.append(line)
             if "-----END" in line or len(self._key) >= MAX_KEY_LINES:
@@ -215,7 +215,7 @@ class Tape:
             self._key.clear()
 
     def _mend(self) -> None:
-        """Take out of what is written what a name told to be a secret after it was written."""
+        """Redact in the written files the values that a later name has shown to be secrets."""
         told = list(self._redactor.told)[self._mended :]
         self._mended += len(told)
         if told and self._folder is not None:
@@ -253,7 +253,7 @@ class Tape:
         return clean
 
     def _file_name(self, run: str) -> str:
-        """The name of a run without what is secret in it, such as it may be one of a file."""
+        """The name of a run without secrets, in a form that a file may have."""
         return _NO_FILE_NAME.sub("-", self._redactor.text(run))
 
     def _lost(self, run: str, reason: str) -> None:
@@ -292,7 +292,7 @@ def append_event(folder: Path, event: JsonObject) -> None:
 
 
 def _rewrite(folder: Path, run: str, told: Iterable[str], redactor: Redactor) -> None:
-    """Redact again the lines of a run in which one of these values stands. Raises OSError."""
+    """Redact again the lines of a run that contain one of these values. Raises OSError."""
     forms = [form for value in told for form in {value, json.dumps(value)[1:-1]}]
     file = _open_alone(folder, run)
     try:
@@ -315,24 +315,24 @@ def _again(line: str, redactor: Redactor) -> str:
 
 
 def _open_alone(folder: Path, run: str) -> int:
-    """The file of a run, locked until it is closed against others who append to it or write it anew."""
+    """Open the file of a run, locked against others that append to it or rewrite it, until it is closed."""
     while True:
         file = _open_run(folder, run)
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file).st_ino == os.stat(folder / f"{run}.jsonl").st_ino:
             return file
-        os.close(file)  # somebody has put another file in its place
+        os.close(file)  # another process has replaced the file
 
 
 def _line(event: JsonObject) -> bytes:
     text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-    for separator in ("\x85", "\u2028", "\u2029"):  # ends of lines to many a reader
+    for separator in ("\x85", "\u2028", "\u2029"):  # many programs take them for ends of lines
         text = text.replace(separator, f"\\u{ord(separator):04x}")
     return text.encode("utf-8", "replace") + b"\n"
 
 
 def _open_run(folder: Path, run: str) -> int:
-    """The file of a run, to append to; a line that a crash left unfinished is ended first."""
+    """Open the file of a run for appending. A line that a crash left unfinished is ended first."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = open_to_append(folder / f"{run}.jsonl")
     size = os.fstat(file).st_size
@@ -342,7 +342,7 @@ def _open_run(folder: Path, run: str) -> int:
 
 
 def _append(file: int, line: bytes) -> None:
-    """A whole line or nothing: what a full disk cut off is taken back."""
+    """Append a whole line or nothing: if a full disk cuts the line off, its beginning is removed."""
     before = os.fstat(file).st_size
     try:
         written = os.write(file, line)

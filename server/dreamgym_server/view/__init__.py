@@ -1,1 +1,1 @@
-"""What a person sees of episodes, recordings, training and reports: the page, and the JSON that it shows."""
+"""The page that shows episodes, recordings, training and reports to a person, and the JSON behind it."""

@@ -1,6 +1,6 @@
-"""The answers behind the page: one method a question, from the parameters of its address to JSON.
+"""The answers behind the page: one method per request, from its query parameters to JSON.
 
-The door serves them, and an exported page is made of the same ones.
+`ViewDoor` serves them, and an exported page is made of the same answers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dreamgym_server.view.shown import cut, shown_pair, shown_recorded, shown_st
 from dreamgym_server.view.tasks import curricula, curriculum_of, shown_tasks
 
 PAGE = 50
-"""Episodes of one page of a list."""
+"""Number of episodes on one page of a list."""
 PAIRS = 12
-"""Tasks that were played in a dream and in reality, of one answer."""
+"""Number of tasks that one answer lists as played in a dream and in reality."""
 STEPS = 100
-"""Steps of one page of an episode."""
+"""Number of steps on one page of an episode."""
 MOST = 200
-"""Episodes or steps that one answer holds at most."""
+"""Maximum number of episodes or steps in one answer."""
 WATCH_INTERVAL_S = 0.5
 OWN = {"setting", "values"}
 
@@ -43,10 +43,10 @@ Answer = Callable[[Parameters], Awaitable[JsonObject]]
 
 
 class Answers:
-    """What the page asks.
+    """Answers the page's requests.
 
     Args:
-        library: what can be looked at.
+        library: the episodes that the page shows.
         hand: forks episodes and plays on by hand; None: the page only reads.
     """
 
@@ -57,11 +57,11 @@ class Answers:
         self._closing = asyncio.Event()
 
     def close(self) -> None:
-        """End what is being watched: the server ends when nobody waits for an answer any more."""
+        """End all event streams, because the server ends only when nobody waits for an answer."""
         self._closing.set()
 
     def by_name(self) -> dict[str, Answer]:
-        """The questions, by the last part of their address."""
+        """The methods, by the last part of the request's path."""
         return {
             "about": self.about,
             "pairs": self.pairs,
@@ -84,7 +84,7 @@ class Answers:
         }
 
     async def about(self, given: Parameters) -> JsonObject:
-        """What there is to look at."""
+        """Overview of the store and the run folder."""
         library = self._library
         absent, stored = library.absent, []
         try:
@@ -112,10 +112,10 @@ class Answers:
         }
 
     async def pairs(self, given: Parameters) -> JsonObject:
-        """Tasks that were played in a dream and in reality, with the first step at which the newest two part."""
+        """Tasks that were played in a dream and in reality, with the first step at which the newest two differ."""
         found, total = await self._library.pairs(given.get("env", ""), PAIRS)
         parted = await self._library.partings(found)
-        # first those in which the dream answered otherwise: where the calls differ, the agents did
+        # first those in which the dream answered differently: if the calls differ, the agents differed
         parted.sort(key=lambda pair: (not pair.same_call, pair.at is None))
         shown: list[JsonValue] = [
             {
@@ -142,9 +142,9 @@ class Answers:
         }
 
     async def episode(self, given: Parameters) -> JsonObject:
-        """An episode with all its steps in short, and the episodes of its task on the other side."""
+        """An episode with all its steps in short form, and the episodes of its task on the other side."""
         one = await self._library.summary(*episode_named(given))
-        # of a long episode each of them takes a while
+        # at once, because each takes a while for a long episode
         (twins, count), strip, start, is_on_a_server = await asyncio.gather(
             self._twins(one), self._library.strip(one), self._start(one), self._is_on_a_server(one)
         )
@@ -174,7 +174,7 @@ class Answers:
         return {**shown_step(number, found[0], most=None), "states": whole_states}
 
     async def compare(self, given: Parameters) -> JsonObject:
-        """Two episodes, call by call, and the first call at which they part."""
+        """Two episodes, call by call, and the first call at which they differ."""
         names = [
             episode_named(given),
             episode_named({"place": given.get("other_place", ""), "id": given.get("other", "")}),
@@ -182,7 +182,7 @@ class Answers:
         one, other = [await self._library.summary(*name) for name in names]
         parts_at = await self._library.parting(one, other)
         count = whole(given, "count", STEPS, most=MOST)
-        # without a wish, the page on which they part
+        # by default, the page on which they differ
         first = whole(given, "first", ((parts_at or 1) - 1) // count * count + 1)
         sides = [await self._library.steps(*name, first, count) for name in names]
         return {
@@ -275,7 +275,7 @@ class Answers:
         return self._library.folder
 
     async def events(self, episode: str) -> AsyncIterator[JsonObject]:
-        """How far an episode of the store is: now, and each time when that has changed, until it is over or gone."""
+        """Yield the progress of an episode of the store, now and at each change, until it is over or deleted."""
         store, last = self._library.stored(), None
         while not self._closing.is_set():
             try:
@@ -305,7 +305,7 @@ class Answers:
         return one.place == PLACE and await self._library.stored().is_on_a_server(one.id)
 
     async def _twins(self, one: EpisodeSummary) -> tuple[list[EpisodeSummary], int]:
-        """Episodes of the same task on the other side: dreams of a real one, real ones of a dream; and how many."""
+        """Episodes of the task on the other side (dreams of a real one, real ones of a dream), and their number."""
         is_dream = one.source is Source.SYNTHETIC
         sources = (Source.REAL, Source.IMPORTED) if is_dream else (Source.SYNTHETIC,)
         places = [PLACE] * (self._library.store is not None) + ["folder"] * (self._library.folder is not None)
@@ -324,5 +324,5 @@ class Answers:
 
 
 def objects(value: JsonValue) -> list[JsonObject]:
-    """The objects of a JSON list; none if it is no list."""
+    """The objects in a JSON list; none if the value is not a list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""The answers behind the view of the buffer: what is recorded, searched by a text and by likeness, and its map."""
+"""The answers behind the view of the buffer: recorded steps, searched by text or by likeness, and their map."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dreamgym_server.view.parameters import Parameters, conditions, environment
 from dreamgym_server.view.shown import cut, shown_recorded
 
 NEAR = 12
-"""Recorded steps that are shown as most like a call."""
+"""Number of recorded steps most like a call that are shown."""
 CHOSEN_AMONG = 60
-"""Most alike steps among which those that meet some conditions are chosen."""
+"""Number of steps most like a call among which those that meet the conditions are chosen."""
 
 
 class BufferAnswers:
-    """What the page asks of the recorded steps of a store, or of a run folder."""
+    """Answers the page's requests for the recorded steps of a store or a run folder."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -34,7 +34,7 @@ class BufferAnswers:
         self._of_folder = None if library.folder is None else FolderSteps(library.folder)
 
     async def coverage(self, given: Parameters) -> JsonObject:
-        """Which actions are recorded in which states of an environment."""
+        """The map of which actions are recorded in which states of an environment."""
         env = environment(given)
         steps = self._folder_steps(given)
         if steps is not None:
@@ -47,7 +47,7 @@ class BufferAnswers:
         return {"env": env, "map": {**shown, "states": [cut(state, 300) for state in found.states]}}
 
     async def _stored_map(self, env: str) -> CoverageMap | None:
-        """The map of the store, which is only made again if something was stored or deleted."""
+        """The map of the store, which is made again only if something was stored or deleted."""
         transitions = StoredTransitions(self._library.stored().database)
         stamp = await transitions.stamp(env)
         if env not in self._maps or self._maps[env][0] != stamp:
@@ -55,7 +55,7 @@ class BufferAnswers:
         return self._maps[env][1]
 
     async def search(self, given: Parameters) -> JsonObject:
-        """Recorded steps that hold a text, of the episodes that meet the conditions."""
+        """Recorded steps that contain a text, from the episodes that meet the conditions."""
         chosen = conditions({**given, "env": environment(given), "text": ""})
         text, after = given.get("text", ""), given.get("after") or None
         if not text and chosen == EpisodeFilter(env=chosen.env):
@@ -72,7 +72,7 @@ class BufferAnswers:
         }
 
     async def near(self, given: Parameters) -> JsonObject:
-        """Recorded steps that are most like a call in a state: what a dream would be made from."""
+        """Recorded steps that are most like a call in a state, from which a dream would make its answer."""
         buffer = self._library.buffer
         if buffer is None:
             raise InvalidInput(
@@ -106,7 +106,7 @@ class BufferAnswers:
         }
 
     async def _passing(self, where: Mapping[str, Recorded], chosen: EpisodeFilter) -> dict[str, Recorded]:
-        """The transitions that meet the conditions; the tier is that of the transition itself."""
+        """The transitions that meet the conditions. The condition on the tier is on the transition itself."""
         of_episode = chosen.model_copy(update={"tier": None})
         passing: dict[str, Recorded] = {}
         for identity, one in where.items():
@@ -117,5 +117,5 @@ class BufferAnswers:
         return passing
 
     def _folder_steps(self, given: Parameters) -> FolderSteps | None:
-        """The steps of the run folder if they are asked for; None: those of the store."""
+        """The steps of the run folder if they are asked for; None stands for those of the store."""
         return self._of_folder if given.get("place") == "folder" else None

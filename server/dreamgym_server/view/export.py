@@ -1,7 +1,7 @@
-"""A copy of the page that needs no server: it opens from a file, and from any host that serves files.
+"""Writes a copy of the page that needs no server: it opens from a file, and from any host that serves files.
 
-A page of a file may load scripts and nothing else, and no modules. So the page's modules become one script, and the
-answers to its questions are scripts that put them into one object.
+A page that is opened from a file may load scripts, but no modules and no data. So the page's modules become one script,
+and the answers to its requests become scripts that put them into one object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dreamgym_server.doors.view import files
 from dreamgym_server.view.answers import MOST, STEPS, Answers, objects
 
 TWINS = 3
-"""Episodes of the same task that each episode is compared with."""
+"""Number of episodes of the same task with which each episode is compared."""
 POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file:; base-uri 'none'; "
     "form-action 'none'; require-trusted-types-for 'script'; trusted-types dreamgym"
@@ -26,21 +26,21 @@ POLICY = (
 DATA = "data"
 SITE = "site.js"
 VENDORED = ".min.js"
-"""Ends of the names of scripts of others, which are no modules."""
+"""End of the names of other people's scripts, which are not modules."""
 
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n', re.MULTILINE)
 
 
 async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> int:
-    """Write the page with all that it shows into a folder; return the number of episodes.
+    """Write the page and all data that it shows to a folder; return the number of episodes.
 
     Args:
-        answers: what the page asks.
-        folder: is made; an export that is there is replaced.
-        say: is told how far it is.
+        answers: answers the page's requests.
+        folder: created if it is missing; an older export in it is replaced.
+        say: called with the progress.
 
     Raises:
-        InvalidInput: the folder holds something that is no export.
+        InvalidInput: the folder contains something that is not an export.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / DATA / SITE).is_file():
         raise InvalidInput(f"{folder} is not empty and holds no exported page: name another folder")
@@ -97,7 +97,7 @@ def page_files() -> dict[str, bytes]:
 
 
 def one_script(own: dict[str, bytes]) -> str:
-    """The modules of the page as one script, each after those that it imports. Their names differ from each other."""
+    """The modules of the page as one script, each after those that it imports. No two modules define the same name."""
     ordered: dict[str, str] = {}
 
     def take(name: str) -> None:
@@ -113,7 +113,7 @@ def one_script(own: dict[str, bytes]) -> str:
 
 
 async def _of_buffer(answers: Answers, about: JsonObject) -> AsyncIterator[tuple[str, JsonObject]]:
-    """What the page asks of the tasks and the coverage of each environment, and the answers."""
+    """The page's requests for the tasks and the coverage of each environment, with the answers."""
     store = about["store"]
     of_store = [str(one["env"]) for one in objects(store["environments"])] if isinstance(store, dict) else []
     folder = about["folder"] if isinstance(about["folder"], dict) else {"environments": [], "curricula": []}
@@ -129,7 +129,7 @@ async def _of_buffer(answers: Answers, about: JsonObject) -> AsyncIterator[tuple
 
 
 async def _episodes(answers: Answers, about: JsonObject) -> AsyncIterator[JsonObject]:
-    """All episodes in one line each, of the run folder and of the store."""
+    """All episodes of the run folder and of the store, as lines of a list."""
     places = [place for place, there in (("folder", about["folder"]), ("store", about["store"])) if there is not None]
     for place in places:
         after: str | None = ""
@@ -142,7 +142,7 @@ async def _episodes(answers: Answers, about: JsonObject) -> AsyncIterator[JsonOb
 
 
 async def _of_episode(answers: Answers, one: JsonObject) -> AsyncIterator[tuple[str, JsonObject]]:
-    """What the page asks of one episode, and the answers."""
+    """The page's requests for one episode, with the answers."""
     name = {"place": str(one["place"]), "id": str(one["id"])}
     episode = await answers.episode(name)
     twins = episode["twins"]
@@ -172,7 +172,7 @@ async def _of_episode(answers: Answers, one: JsonObject) -> AsyncIterator[tuple[
 
 
 def asked(name: str, given: dict[str, str]) -> str:
-    """A question as the exported page looks its answer up."""
+    """The key by which the exported page looks up the answer to a request."""
     return f"{name}?" + "&".join(f"{key}={given[key]}" for key in sorted(given))
 
 

@@ -1,4 +1,4 @@
-"""The steps of a run folder: searched by a text, and the map of which actions are recorded in which states.
+"""The steps of a run folder: search by text, and the map of which actions are recorded in which states.
 
 The answers are those that a store gives for the same episodes (`dreamgym.replay.postgres.search`, `coverage`).
 """
@@ -27,9 +27,10 @@ class FolderSteps:
         self._maps: dict[str, tuple[object, CoverageMap | None]] = {}
 
     def holding(self, chosen: EpisodeFilter, text: str, after: str | None = None) -> Found:
-        """Steps whose state, call or answer holds a text, in capitals or not; some of all, newest episodes first.
+        """A page of the steps whose state, call, answer or reasoning contains a text, newest episodes first.
 
-        `tier` is a condition on the step itself. Raises InvalidInput if `after` is no place in a search.
+        Upper and lower case are the same. `tier` is a condition on the step itself. Raises InvalidInput if `after` is
+        not a place in a search.
         """
         if after and not after.isdigit():
             raise InvalidInput(f"{after!r} is no place in a search: give `next` of the page before")
@@ -49,7 +50,7 @@ class FolderSteps:
         return Found(recorded=tuple(found.values()), looked=looked, next=None)
 
     def coverage(self, env: str) -> CoverageMap | None:
-        """The map of an environment; None if the folder has nothing of it."""
+        """The map of an environment; None if the folder has no steps of it."""
         files = self._folder.episode_files()
         stamp = [(file.place, file.stamp) for file in files]
         if self._maps.get(env, (None, None))[0] != stamp:
@@ -60,7 +61,7 @@ class FolderSteps:
 def _steps_holding(file: EpisodeFile, episode: str, chosen: EpisodeFilter, text: str) -> Iterator[Recorded]:
     wanted, escaped = text.lower(), json.dumps(text, ensure_ascii=False)[1:-1].lower()
     try:
-        if text.isascii() and escaped not in file.text(episode).lower():  # most are out without being parsed
+        if text.isascii() and escaped not in file.text(episode).lower():  # most are excluded without being parsed
             return
         trajectory = file.trajectory(episode)
     except (OSError, UnknownEpisode):  # the file was changed meanwhile

@@ -1,8 +1,8 @@
-"""A run folder, for reading: its episodes, its training runs and its reports.
+"""Reads a run folder: its episodes, its training runs and its reports.
 
-The lines of a file of episodes are those of `dreamgym.replay.grouped`. A file is read again when it has changed. A line
-that is no episode, perhaps because it is still being written, is left out and counted. Nothing outside the folder is
-read: links are not followed.
+The lines of a file of episodes have the form of `dreamgym.replay.grouped`. A file is read again when it has changed. A
+line that is not an episode, perhaps because it is still being written, is left out and counted. Nothing outside the
+folder is read: symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dreamgym.types import Source, StopReason, Task, Trajectory
 
 METRICS = "metrics.jsonl"
 LEFT_OUT = {"checkpoints", "policy", "best", "warm", "untrained", "node_modules", ".git"}
-"""Folders of weights, which have nothing to show."""
+"""Folders without anything to show, such as those of weights."""
 
 
 @dataclass
@@ -39,11 +39,11 @@ class EpisodeFile:
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     """First byte and number of bytes of each episode's line."""
     seen: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Episode and step, counted from 1, of each transition; filled when somebody asks where one was recorded."""
+    """Episode and step, counted from 1, of each transition; filled by the first search for a transition."""
     by_task: dict[tuple[str, str], list[EpisodeSummary]] = field(default_factory=dict)
     """Episodes by environment and task."""
     broken: int = 0
-    """Number of lines that are no episodes."""
+    """Number of lines that are not episodes."""
 
     def read(self) -> None:
         """Read the file if it has changed."""
@@ -89,14 +89,14 @@ class EpisodeFile:
 
 
 class RunFolder:
-    """All that a person can see of one run folder."""
+    """The contents of one run folder, as the page shows them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[Path, EpisodeFile] = {}
 
     def files(self, name: str = "") -> list[Path]:
-        """Files that end with this name, in the order of their paths."""
+        """Files whose names end with `name`, in the order of their paths."""
         found = []
         for here, folders, names in os.walk(self.folder):
             folders[:] = sorted(one for one in folders if one not in LEFT_OUT and not (Path(here) / one).is_symlink())
@@ -104,7 +104,7 @@ class RunFolder:
         return [path for path in found if not path.is_symlink()]
 
     def place_of(self, path: Path) -> str:
-        """The name of the folder in which a file of it lies; `.` for the run folder itself."""
+        """Path of a file's folder, relative to the run folder; `.` for the run folder itself."""
         return path.parent.relative_to(self.folder).as_posix()
 
     def episode_files(self) -> list[EpisodeFile]:
@@ -116,7 +116,7 @@ class RunFolder:
             one = self._files.setdefault(path, EpisodeFile(path, path.relative_to(self.folder).as_posix()))
             try:
                 one.read()
-            except OSError:  # it went away
+            except OSError:  # it was deleted
                 continue
             if one.episodes:
                 found.append(one)
@@ -125,7 +125,7 @@ class RunFolder:
     def page(self, chosen: EpisodeFilter, *, first: int = 0, limit: int = 50) -> EpisodePage:
         """Episodes that meet the conditions, the last of each file first."""
         found = self.episode_files()
-        if chosen.env and chosen.task:  # asked for each episode that is exported
+        if chosen.env and chosen.task:  # fast, because it is asked for each exported episode
             task = (chosen.env, chosen.task)
             everything = [one for file in found for one in reversed(file.by_task.get(task, []))]
         else:
@@ -164,7 +164,7 @@ class RunFolder:
         return self._file(place, episode).trajectory(episode)
 
     def pairs(self) -> list[TaskPair]:
-        """Tasks that were played in a dream and in reality; first those that one file holds both of."""
+        """Tasks that were played in a dream and in reality, first those with both episodes in one file."""
         by_task: dict[tuple[str, str], list[EpisodeSummary]] = {}
         for one in self.page(EpisodeFilter(), limit=1_000_000).episodes:
             by_task.setdefault((one.task.env, one.task.id), []).append(one)
@@ -179,9 +179,9 @@ class RunFolder:
         return sorted(pairs, key=lambda pair: pair.dream[0] != pair.real[0])
 
     def recorded(self, ids: list[str]) -> list[Recorded]:
-        """Transitions with an episode of this folder in which each was seen, a recorded one before a dreamed one.
+        """Transitions by their ids, each with an episode of this folder that contains it.
 
-        One that is nowhere is left out.
+        A recorded episode is preferred to a dreamed one. A transition that is nowhere is left out.
         """
         wanted = set(ids)
         found: dict[str, Recorded] = {}
@@ -217,7 +217,7 @@ class RunFolder:
 
 
 def strip(trajectory: Trajectory) -> list[EpisodeStep]:
-    """All steps of an episode, in short."""
+    """All steps of an episode in short form."""
     return [
         EpisodeStep(tier=step.provenance.tier, is_error=step.result.is_error, reward=step.result.reward)
         for step in trajectory.transitions
@@ -225,7 +225,7 @@ def strip(trajectory: Trajectory) -> list[EpisodeStep]:
 
 
 def _transitions_of(file: EpisodeFile) -> Iterator[tuple[str, tuple[str, int]]]:
-    # where several episodes have seen a transition, a recorded one says more than a dreamed one: it comes last
+    # if several episodes contain a transition, a recorded one counts more than a dreamed one, so it comes last
     for one in sorted(file.episodes.values(), key=lambda one: one.source is not Source.SYNTHETIC):
         for number, step in enumerate(file.trajectory(one.id).transitions, start=1):
             yield str(transition_id(step)), (one.id, number)

@@ -1,7 +1,7 @@
-"""Forking episodes of a server from the page, and playing on by hand: all that the page can change.
+"""Forks episodes of a server from the page and plays on by hand. The page can change nothing else.
 
-The server is asked as a trainer and an agent ask it, so its limits, checks and redaction hold. Only episodes that were
-forked here can be played on.
+It sends the same requests to the server as a trainer and an agent, so the server's limits, checks and redaction apply.
+Only episodes that were forked here can be played on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CallWanted(BaseModel):
 
 
 class Hand:
-    """Plays at one server.
+    """Forks and plays episodes on one server.
 
     Args:
         url: the server's base URL; its token may be a part of it (`http://:TOKEN@host`).
@@ -41,14 +41,14 @@ class Hand:
     def __init__(self, url: str, token: str | None = None) -> None:
         self._address = (url, token)
         self._urls: dict[str, str] = {}
-        """Address for an agent, by episode."""
+        """URL for an agent, by episode."""
 
     async def fork(self, wanted: ForkWanted) -> JsonObject:
-        """Start an episode with the first steps of another; its id, and the URL at which an agent can go on.
+        """Start an episode with the first steps of another; return its id and the URL at which an agent can go on.
 
         Raises:
             UnknownEpisode: the server has no such episode.
-            InvalidInput: the episode has not that many steps, or was over by then.
+            InvalidInput: the episode has fewer steps, or its last shared step ended it.
             EnvironmentUnavailable: the server cannot be reached or has no room.
         """
         async with ControlClient(*self._address) as control:
@@ -67,7 +67,7 @@ class Hand:
         return {"mcp_url": url, "tools": tools}
 
     async def call(self, wanted: CallWanted) -> JsonObject:
-        """Make one call. The step that it becomes is in the store; here is what did not become one.
+        """Make one call; return its text, and the reason if it did not become a step. The store has the step itself.
 
         Raises:
             UnknownEpisode: the episode was not forked here.

@@ -1,4 +1,4 @@
-"""All episodes that one page shows: those of a store and those of a run folder, behind one set of questions."""
+"""All episodes that one page shows, from a store and from a run folder, behind one set of methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dreamgym.types import Transition
 from dreamgym_server.view.folders import RunFolder, strip
 
 FIRST_WINDOW = 32
-"""Steps that are compared at first."""
+"""Number of steps that are compared first."""
 
 
 class Parting(NamedTuple):
@@ -29,24 +29,24 @@ class Parting(NamedTuple):
     dream: EpisodeSummary
     real: EpisodeSummary
     at: int | None
-    """Number of the first call, counted from 1, at which they part; None: they are the same."""
+    """Number of the first call, counted from 1, at which they differ; None: they are the same."""
     same_call: bool
-    """True if they part by their answers to the same call."""
+    """True if they differ in the answer to the same call."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """What can be looked at."""
+    """The sources of the episodes that the page shows."""
 
     store: StoredEpisodes | None = None
     folder: RunFolder | None = None
     buffer: ReplayBuffer | None = None
-    """The store's replay buffer, which finds transitions by likeness; None: its encoder is not at hand."""
+    """The store's replay buffer, which finds transitions by likeness; None if its encoder is not available."""
     absent: str = ""
     """Why there is no store; empty if there is one, or if none was asked for."""
 
     async def environments(self) -> list[Held]:
-        """What the store holds, by environment."""
+        """The store's contents by environment."""
         return [] if self.store is None else await held(self.store.database)
 
     async def page(self, chosen: EpisodeFilter, place: str, *, after: str | None, limit: int) -> EpisodePage:
@@ -64,7 +64,7 @@ class Library:
         return await asyncio.to_thread(self._folder().summary, place, episode)
 
     async def strip(self, one: EpisodeSummary) -> list[EpisodeStep]:
-        """All steps of an episode, in short."""
+        """All steps of an episode in short form."""
         if one.place == PLACE:
             return await self.stored().strip(one)
         return strip(await asyncio.to_thread(self._folder().trajectory, one.place, one.id))
@@ -77,22 +77,22 @@ class Library:
         return trajectory.transitions[first - 1 : first - 1 + count]
 
     async def parting(self, one: EpisodeSummary, other: EpisodeSummary) -> int | None:
-        """Number of the first call, counted from 1, at which two episodes part; None: they are the same."""
+        """Number of the first call, counted from 1, at which two episodes differ; None: they are the same."""
         first, window = 1, FIRST_WINDOW
         if self.store is not None and one.place == other.place == PLACE:
             first += await StoredPairs(self.store.database).alike(
                 one.id, other.id
-            )  # most of two long episodes need not be read
+            )  # so that most of two long episodes need not be read
         while first <= max(one.outcome.steps, other.outcome.steps):
             sides = [await self.steps(each.place, each.id, first, window) for each in (one, other)]
             found = parting(paired_calls(*sides))
             if found is not None:
                 return first - 1 + found
-            first, window = first + window, 2 * window  # most part early; those that do not are read in few pieces
+            first, window = first + window, 2 * window  # most differ early; the others are read in few pieces
         return None
 
     async def partings(self, pairs: Sequence[TaskPair]) -> list[Parting]:
-        """The newest two episodes of each pair, and where they part. A pair of which one was deleted is left out."""
+        """The newest two episodes of each pair, and where they differ. A pair with a deleted episode is left out."""
         names = [(pair.dream, pair.real) for pair in pairs]
         stored = [identity for place, identity in chain(*names) if place == PLACE]
         summaries = {one.id: one for one in await self.store.summaries(stored)} if self.store and stored else {}
@@ -125,7 +125,7 @@ class Library:
 
         Args:
             env: the name of one environment; empty: all.
-            most: so many are returned at most.
+            most: maximum number of tasks to return.
         """
         found = [] if self.folder is None else await asyncio.to_thread(self.folder.pairs)
         found = [pair for pair in found if env in {"", pair.env}]
@@ -142,7 +142,7 @@ class Library:
         return found[:most], total
 
     async def recorded(self, env: str, ids: list[str]) -> list[Recorded]:
-        """Where transitions were recorded; one that is nowhere is left out."""
+        """Transitions by their ids, and where they were recorded. One that is nowhere is left out."""
         found = [] if self.folder is None else await asyncio.to_thread(self.folder.recorded, ids)
         missing = [identity for identity in ids if identity not in {one.id for one in found}]
         if self.store is not None and missing:
@@ -154,7 +154,7 @@ class Library:
         return found
 
     async def places(self, episodes: Iterable[str]) -> dict[str, str]:
-        """Where episodes lie, by their ids; one that is nowhere is left out."""
+        """The places of episodes, by their ids. An episode that is nowhere is left out."""
         wanted, found = set(episodes), dict[str, str]()
         for file in await asyncio.to_thread(self.folder.episode_files) if self.folder is not None else ():
             found |= dict.fromkeys(wanted & file.episodes.keys(), file.place)

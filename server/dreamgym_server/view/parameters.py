@@ -1,4 +1,4 @@
-"""The parameters of a question, as its address has them. What is wrong with one is said in a sentence."""
+"""Reads the query parameters of a request. An invalid one is reported in a sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Parameters = Mapping[str, str]
 
 
 def whole(given: Parameters, name: str, default: int, *, most: int = 2**31 - 1) -> int:
-    """A positive whole number among the parameters. Raises InvalidInput."""
+    """A parameter as a positive whole number, at most `most`. Raises InvalidInput."""
     text = given.get(name, "")
     if not text:
         return default

@@ -1,6 +1,6 @@
 """Reports of `dreamgym fidelity` and `dreamgym check` in a run folder, as JSON for the page.
 
-Each number says which steps are behind it. A report that cannot be read says why.
+Each number leads to the steps behind it. If a report cannot be read, the reason is shown in its place.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from dreamgym_server.view.folders import RunFolder
 
 REPORT = "report.json"
 COUNTS = {"of", "steps", "calls"}
-"""Heads of the columns that say of how many steps a share is."""
+"""Heads of the columns that contain the number of steps behind a share."""
 MANY = 1_000_000
 
 
 def reports(folder: RunFolder) -> list[JsonObject]:
-    """The reports of a folder: their names, and what each is about."""
+    """The reports of a folder: the name and the headline of each."""
     found: list[JsonObject] = []
     for name, path in _files(folder).items():
         report = _report(path)
@@ -46,7 +46,7 @@ def reports(folder: RunFolder) -> list[JsonObject]:
 def report_page(folder: RunFolder, name: str) -> JsonObject:
     """A report: its tables, its sentences and its wrong steps. Raises UnknownName.
 
-    Each table says which of its cells have steps behind them, and each of its rows which episodes.
+    Each cell of a table has the number of steps behind it, and each row the group of its episodes, if there are any.
     """
     path = _report_file(folder, name)
     report = _report(path)
@@ -81,7 +81,7 @@ def lines_behind(folder: RunFolder, name: str) -> list[StepBehind]:
 
 
 def _lines_in(path: Path) -> list[StepBehind]:
-    """The steps behind a report; none if it was made before they were kept."""
+    """The steps behind a report; an empty list if it was made before reports kept them."""
     if path.name == CHECK_FILE:
         report = _report(path)
         return [*behind_check(report)] if isinstance(report, CheckReport) else []
@@ -160,7 +160,7 @@ def _part(
 
 
 def _cell(title: str, row: str, column: int, head: Sequence[str], settings: Sequence[str]) -> tuple[str, str]:
-    """The setting and the name of a cell. A count has the steps of the share to its right."""
+    """The setting and the name of a cell. A count leads to the steps of the share to its right."""
     if len(settings) > 1:  # a row of the comparison: measure, steps, one, other, difference
         return settings[max(0, min(column, 3) - 2)], cell(title, row, "")
     if head[column] in COUNTS and column + 1 < len(head) and row != "fitted on":

@@ -1,4 +1,4 @@
-"""Training runs of a run folder, as JSON for the page; a metrics file that is being written, as far as it is."""
+"""Training runs of a run folder, as JSON for the page. A metrics file may still be incomplete: it is being written."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def training_run(folder: RunFolder, name: str) -> JsonObject:
 def _record(path: Path) -> list[JsonObject]:
     try:
         return read_record(path)
-    except (OSError, ValueError):  # it went away, or somebody else wrote into it
+    except (OSError, ValueError):  # it was deleted, or another program wrote to it
         return []
 
 
 def _group(folder: Path) -> str | None:
-    """Start of the names of the run's groups in the store; None if the folder does not say."""
+    """Start of the names of the run's groups in the store; None if the folder does not have the run's name."""
     try:
         run = json.loads((folder / "run.json").read_bytes()).get("run")
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Episodes and steps as JSON for the page. Texts are as they were recorded; a long one is cut, and says so."""
+"""Episodes and steps as JSON for the page. Texts are as recorded; a long one is cut, and its length is added."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dreamgym.state import changed_fields, fields, parsed
 from dreamgym.types import JsonObject, Transition
 
 CHARACTERS = 4_000
-"""Characters of one text that are sent with a list of steps."""
+"""Maximum number of characters of one text in a list of steps."""
 CHANGES = 100
-"""Changed fields of one step that are sent with a list of steps."""
+"""Maximum number of changed fields of one step in a list of steps."""
 
 
 def shown_summary(one: EpisodeSummary) -> JsonObject:
-    """An episode in one line of a list."""
+    """An episode as one line of a list."""
     return {
         "place": one.place,
         "id": one.id,
@@ -63,7 +63,7 @@ def shown_step(number: int, step: Transition, *, most: int | None = CHARACTERS) 
     """One step; `number` counts from 1.
 
     Args:
-        number: of the step.
+        number: number of the step.
         step: the transition.
         most: characters of one text that are kept; None keeps all.
     """
@@ -127,7 +127,7 @@ def shown_recorded(one: Recorded) -> JsonObject:
 
 
 def cut(text: str, most: int | None = CHARACTERS) -> JsonValue:
-    """The text; one that is longer than `most` as an object with its beginning and its length."""
+    """The text; if it is longer than `most`, an object with its beginning and its length."""
     return text if most is None or len(text) <= most else {"text": text[:most], "characters": len(text)}
 
 
@@ -149,7 +149,7 @@ def _cut_json(value: JsonValue, most: int | None) -> JsonValue:
 
 
 def _shown_state(step: Transition, most: int | None) -> JsonObject:
-    """What the step did to the state: changed fields if it is JSON, else both texts."""
+    """The change of the state by the step: changed fields if the state is JSON, else both texts."""
     before, after = parsed(step.state), parsed(step.next_state)
     if step.state == step.next_state:
         return {"kind": "same"}

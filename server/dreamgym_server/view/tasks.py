@@ -1,4 +1,4 @@
-"""Tasks by their value, as JSON for the page: of the store, or of a training run as its newest checkpoint has them."""
+"""Tasks by their value, as JSON for the page: from the store, or from the newest checkpoint of a training run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _shown(task: Task, parent: Task | None, children: Iterable[str], values: Map
 
 
 def _differences(parent: Task, task: Task) -> JsonObject:
-    """What was varied: the texts of the parent and of the task, where they differ."""
+    """The varied texts: those in which the task differs from its parent."""
     texts = {
         "instruction": (parent.instruction, task.instruction),
         "start": (parent.initial_state or "", task.initial_state or ""),
@@ -61,7 +61,7 @@ def curricula(folder: RunFolder) -> list[str]:
 
 
 def curriculum_of(folder: RunFolder, name: str) -> tuple[list[Task], dict[str, TaskValue]]:
-    """The tasks of a training run and their values, as its newest checkpoint has them.
+    """The tasks of a training run and their values, from its newest checkpoint.
 
     Raises:
         UnknownName: there is no such run, or it has no checkpoint.

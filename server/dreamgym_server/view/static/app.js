@@ -1,4 +1,4 @@
-// The frame of the page: which view is shown, what happens when the server goes away, and the keyboard.
+// The frame of the page: chooses the view, handles the keyboard, and retries if the server does not answer.
 
 import { el, link } from "./dom.js";
 import { Refused, ask, isExport, keepToken, listen, pause, takeToken } from "./data.js";
@@ -23,7 +23,7 @@ const VIEWS = {
   behind: [null, behindView],
 };
 const RETRY_MS = 3000;
-// Views that ask again by themselves while there is nothing in them; the others are told what happens.
+// Views that are loaded again while they are empty; the other views follow changes by themselves.
 const WAITING = new Set(["", "training", "curriculum", "buffer", "reports"]);
 let life = new AbortController();
 
@@ -106,7 +106,7 @@ function locked() {
   return form;
 }
 
-// A sentence above the view while something is away; an empty one takes it off.
+// Shows a sentence above the view while something is unavailable; an empty sentence removes it.
 function away(sentence) {
   const line = document.getElementById("away");
   line.hidden = !sentence;

@@ -1,4 +1,4 @@
-// The replay buffer: what is recorded, searched by text or by likeness, and where a dream would have to guess.
+// The replay buffer: recorded steps, searched by text or by likeness, and where a dream would have to guess.
 
 import { el, isCut, link, number, percent, plural, whole } from "./dom.js";
 import { ask, isExport } from "./data.js";
@@ -92,7 +92,7 @@ async function results(given, signal) {
   );
 }
 
-// Of a call with one argument, that argument: the others of its kind begin alike.
+// A call with one argument as that argument, since calls of the same tool begin alike.
 function inShort(action) {
   return /^[^{]+\{"[^"]+":"(.*)"\}$/.exec(action)?.[1] ?? action;
 }

@@ -1,5 +1,5 @@
-// Curves and shares over updates. The curves are drawn by uPlot (uplot.min.js, under the licence beside it); each chart
-// has its numbers as a table, for those who cannot see a picture or want the numbers.
+// Curves and shares over updates. uPlot draws the curves (uplot.min.js, under the licence beside it). Each chart also
+// shows its numbers as a table, for people who cannot see a picture or want the numbers.
 
 import { el, number, percent, svg } from "./dom.js";
 
@@ -19,7 +19,7 @@ export function lineChart(title, lines, { share = false, onpick = null, note = "
   return el("figure.figure", {}, el("figcaption", {}, el("h2", {}, title), legend, note ? el("p.faint.note-line", {}, note) : null), box, readout, numbers(title, drawn, tell));
 }
 
-// The library measures texts and widths, so it can only draw where the page shows it.
+// The library measures texts and widths, so it can draw only in an element that is on the page.
 function whenPlaced(box, make) {
   let plot = null;
   const scheme = matchMedia("(prefers-color-scheme: dark)");
@@ -103,7 +103,7 @@ function interval(line, index, tell) {
   return line.low ? ` [${tell(line.low[index])}, ${tell(line.high[index])}]` : "";
 }
 
-// The colour that the stylesheet gives a class, as the canvas needs it.
+// The colour that the stylesheet gives a class, as a value for the canvas.
 function colourOf(box, className) {
   const probe = el(`span.${className.split(" ").join(".")}`, { hidden: true });
   box.append(probe);
@@ -120,7 +120,7 @@ function translucent(colour) {
   return `color-mix(in srgb, ${colour} 16%, transparent)`;
 }
 
-// Shares of a whole over updates, stacked.
+// A stacked chart of the shares of a whole over updates.
 //   columns: [{x, shares: {name: count}}]
 export function shareChart(title, columns, className) {
   const filled = columns.filter((column) => Object.keys(column.shares ?? {}).length);

@@ -1,4 +1,4 @@
-// Two episodes of one task, call by call, with the first call marked at which they part.
+// Two episodes of one task, call by call. The first call at which they differ is marked.
 
 import { el, link, number, plural, readable, recordedText, whole } from "./dom.js";
 import { ask } from "./data.js";
@@ -94,7 +94,7 @@ function cellOf(step, pair, episode, other) {
 
 const MARKED_CHARACTERS = 4000;
 
-// The text with what differs from the other one marked: all between their common beginning and their common end.
+// The text with a mark on all that differs from the other text: all between their common beginning and common end.
 function marked(text, other, fetchWhole) {
   const [ours, theirs] = [whole(text), whole(other)].map(readable);
   if (ours === theirs || ours.length > MARKED_CHARACTERS || typeof text !== "string") return recordedText(text, fetchWhole, "answer");

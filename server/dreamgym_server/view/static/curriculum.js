@@ -1,4 +1,4 @@
-// Tasks by what they are worth to a policy: the variance of success within a group, and what was varied from what.
+// Tasks by their value for a policy (the variance of the rewards in a group), and the task that each was varied from.
 
 import { el, link, number, percent, plural, whole } from "./dom.js";
 import { ask } from "./data.js";
@@ -56,7 +56,7 @@ function taskRow(task, where, given) {
   );
 }
 
-// A link to another row of this page; to one that is on another page, it goes nowhere and says so.
+// A link to another row of this page. If the row is on another page, a click shows a note instead.
 function taskLink(id) {
   const go = el("a", { href: `#/curriculum`, "data-task": id }, id);
   go.addEventListener("click", (event) => {
@@ -86,7 +86,7 @@ function children(task) {
   return el("details", {}, el("summary", {}, plural(task.children.length, "variation of it", "variations of it")), el("ul", {}, shown.map((id) => el("li", {}, taskLink(id)))), left ? el("p.faint", {}, `and ${number(left)} more`) : null);
 }
 
-// A choice of what a view shows. `choices`: [{words, given}], where `given` is what its address has.
+// A field to choose what a view shows. `choices`: [{words, given}]; `given` are the parameters of its address.
 export function chooser(view, chosen, choices) {
   if (choices.length < 2) return el("p.faint", {}, chosen.words);
   const field = el("select", { "aria-label": "Shown" }, choices.map((one, index) => el("option", { value: index, selected: one === chosen }, one.words)));

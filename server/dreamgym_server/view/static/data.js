@@ -1,4 +1,4 @@
-// Answers to the page's questions: from the server, or, in an exported page, from the files beside it.
+// Answers to the page's requests: from the server or, in an exported page, from the files beside it.
 
 const KEPT = "dreamgym token";
 let token = "";
@@ -14,14 +14,14 @@ export function isExport() {
   return globalThis.dreamgymExport !== undefined;
 }
 
-// The token stands in the address after `#`, which no browser sends. It stays in this tab.
+// The token is in the part of the address after `#`, which browsers do not send. It is kept in this tab.
 export function takeToken() {
   const found = /^#token=([^&/]+)$/.exec(location.hash);
   if (found) history.replaceState(null, "", location.pathname);
   keepToken(found ? decodeURIComponent(found[1]) : (sessionStorage.getItem(KEPT) ?? ""));
 }
 
-// Takes the token, and gives it to other tabs of this page that ask for it.
+// Takes the token from the address, and gives it to other tabs of this page that ask for it.
 export function listen() {
   takeToken();
   const tabs = new BroadcastChannel(KEPT);
@@ -69,7 +69,7 @@ async function answered(request) {
   return body;
 }
 
-// Tells each change of an episode until it is over; a connection that breaks is opened again.
+// Calls `tell` with each change of an episode until it is over. A broken connection is opened again.
 export async function watch(episode, signal, tell) {
   while (!signal.aborted) {
     try {
@@ -109,7 +109,7 @@ export function pause(milliseconds, signal) {
 // --- an exported page ---
 
 const loaded = new Map();
-// The names of files come from the exported page itself, as `e12`. The browser takes no address that did not come by here.
+// Names of files such as `e12` come from the exported page itself. The browser accepts only script addresses from here.
 const policy = isExport() ? globalThis.trustedTypes?.createPolicy("dreamgym", { createScriptURL: (file) => file }) : undefined;
 
 function address(file) {
@@ -147,7 +147,7 @@ async function exported(name, given) {
 
 const CHUNK = 50;
 
-// The steps behind a number of a report, in the order that is asked for.
+// The steps behind a number of a report, in the requested order.
 async function behind(site, given) {
   await load(site.behind[given.name]);
   const { steps, places } = site.steps[given.name];

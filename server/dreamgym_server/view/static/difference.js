@@ -1,4 +1,4 @@
-// Two texts of which one came from the other, with what differs marked: line by line, and within a line word by word.
+// Shows how a text changed, with marks on the differences: line by line, or word by word for texts of one line.
 
 import { el, isCut, readable, whole } from "./dom.js";
 
@@ -30,7 +30,7 @@ function steps(before, after) {
 
 const TAGS = { same: "span", gone: "del", new: "ins" };
 
-// One text under the other, as a person reads a change; texts that are too long for that stand one after the other.
+// The two texts merged, with marks on the differences. Texts that are too long for that are shown side by side.
 export function differing(before, after) {
   const [one, other] = [whole(before), whole(after)].map(readable);
   const cut = isCut(before) || isCut(after) ? el("p.faint", {}, "The beginning of both texts.") : null;
@@ -48,7 +48,7 @@ function apart(one, other, cut) {
   return el("div.two.change", {}, el("div", {}, el("p.part", {}, "before"), el("pre", {}, one)), el("div", {}, el("p.part", {}, "after"), el("pre", {}, other)), cut);
 }
 
-// Lines that are the same are left out, but for those around a change; how many is said.
+// Leaves out equal lines, except those around a change, and shows how many were left out.
 function folded(found) {
   const isNear = found.map((_, index) => found.slice(Math.max(0, index - AROUND), index + AROUND + 1).some(([kind]) => kind !== "same"));
   const shown = [];

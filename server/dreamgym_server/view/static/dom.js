@@ -1,4 +1,4 @@
-// Elements from text. Nothing here ever reads text as HTML: strings become text nodes.
+// Makes elements from text. Text is never parsed as HTML: strings become text nodes.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -56,7 +56,7 @@ export function link(view, given) {
   return `#/${view}${kept.length ? `?${new URLSearchParams(kept)}` : ""}`;
 }
 
-// A text as the server sends it: whole, or its beginning and its length.
+// The characters of a text as the server sends it: the text itself, or an object with its beginning and its length.
 export function whole(text) {
   return typeof text === "object" && text !== null ? text.text : text;
 }
@@ -65,7 +65,7 @@ export function isCut(text) {
   return typeof text === "object" && text !== null && "characters" in text;
 }
 
-// A text that is JSON, with a line for each of its fields; any other as it is.
+// A JSON text with one line for each field; any other text unchanged.
 export function readable(text) {
   const start = text.trimStart()[0];
   if (start !== "{" && start !== "[") return text;
@@ -79,7 +79,7 @@ export function readable(text) {
 const SHOWN_LINES = 16;
 const SHOWN_CHARACTERS = 1500;
 
-// A recorded text, shortened to some lines. A button shows all of it; `fetchWhole` brings what the server left out.
+// A recorded text, shortened to some lines. A button shows all of it; `fetchWhole` loads what the server left out.
 export function recordedText(text, fetchWhole, describe = "text") {
   const box = el("div.recorded");
   const begun = readable(whole(text));

@@ -1,4 +1,4 @@
-// One episode as a conversation of calls and answers, with what is known of each answer's origin.
+// One episode as a conversation of calls and answers, with the known origin of each answer.
 
 import { el, isCut, link, number, percent, plural, recordedText, seconds, svg, when, whole } from "./dom.js";
 import { ask, isExport, watch } from "./data.js";
@@ -46,7 +46,7 @@ function reveal(step) {
   found.focus({ preventScroll: true });
 }
 
-// Adds the steps of an episode that is being played as they come.
+// Adds new steps of an episode while it is being played.
 function follow(state, steps, status, signal, away) {
   status.textContent = "Live: steps appear here as they are taken.";
   let shown = state.one.steps;
@@ -137,7 +137,7 @@ function twins(one) {
 
 const STRIP_HEIGHT = 22;
 
-// All steps of the episode in one picture: which tier answered, what was refused, where reward came.
+// All steps of the episode in one picture: which tier answered, which calls were refused, which steps had a reward.
 function stripView(one, name) {
   const count = one.strip.length;
   const box = el("figure.strip", {});
@@ -233,7 +233,7 @@ function copyButton(one, step) {
       await navigator.clipboard.writeText(address);
       button.textContent = "copied";
     } catch {
-      prompt("The link to this step", address); // a page of a file may not write to the clipboard everywhere
+      prompt("The link to this step", address); // some browsers forbid a page from a file to write to the clipboard
     }
   });
   return button;
@@ -277,7 +277,7 @@ function wholeState(step, one, side) {
   return async () => (await ask("step", { place: one.place, id: one.id, step: step.step })).states[side];
 }
 
-// What is only asked for when its summary is opened.
+// Content that is requested only when it becomes visible, such as when its summary is opened.
 export function later(make) {
   const box = el("div.later", {}, el("p.faint", {}, "Loading …"));
   new IntersectionObserver(async (entries, observer) => {

@@ -1,4 +1,4 @@
-// The list of episodes: filters, pages, and how many there are.
+// The list of episodes, with filters, pages and the number of episodes.
 
 import { el, link, number, plural, when } from "./dom.js";
 import { ask, isExport, pause } from "./data.js";

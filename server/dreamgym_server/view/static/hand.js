@@ -1,4 +1,4 @@
-// Forking an episode at a step, and playing on by hand. Only where the page was asked to write.
+// Forks an episode at a step and plays on by hand, if the page is allowed to change episodes.
 
 import { el, link } from "./dom.js";
 import { ask, send } from "./data.js";
@@ -20,7 +20,7 @@ export function forkButton(one, step) {
   return el("span", {}, button, sorry);
 }
 
-// The form of an episode that was forked here; nothing for one that an agent plays.
+// The form to play an episode that was forked here; null for an episode that an agent plays.
 export async function handSection(one, signal) {
   let known;
   try {

@@ -1,4 +1,4 @@
-// The first view: what there is, and the pairs of episodes in which dream and reality can be compared.
+// The first view: an overview of the data, and the pairs of episodes that compare dream and reality.
 
 import { el, link, plural } from "./dom.js";
 import { ask } from "./data.js";

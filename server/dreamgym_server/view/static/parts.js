@@ -1,4 +1,4 @@
-// What several views show: tiers, outcomes, tokens, calls.
+// Elements that several views show: tiers, outcomes, tokens, calls.
 
 import { dollars, el, link, number, percent, plural, whole } from "./dom.js";
 
@@ -46,7 +46,7 @@ export function ending(one) {
   return `${ENDS[one.stop_reason] ?? one.stop_reason}, ${reward}`;
 }
 
-// How many steps each tier answered, as one bar with its words.
+// A bar of how many steps each tier answered, with its description in words.
 export function tierBar(tiers) {
   const all = Object.values(tiers).reduce((sum, count) => sum + count, 0);
   if (!all) return el("span.faint", {}, "no steps");
@@ -61,7 +61,7 @@ export function tierBar(tiers) {
   return bar;
 }
 
-// A call as one reads it: name(argument, …); names of arguments are left out where there is one.
+// A call in readable form: name(argument, …). The argument's name is left out if a text is the only argument.
 export function call(step) {
   const given = Object.entries(step.arguments);
   const told = given.map(([name, value]) => {

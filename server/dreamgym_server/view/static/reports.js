@@ -29,7 +29,7 @@ function setting(one, places, name) {
 const CLOSED_LOOP = { "success in the dream": { source: "synthetic" }, "answered by": { source: "synthetic" }, "in reality": { source: "real" } };
 const REPLAYED = new Set(["dreamed calls valid", "same answer"]);
 
-// Where a cell of a row leads that counts episodes: those of the dream, of reality, or of dreamed calls made again.
+// The link of a cell that counts episodes: to those of the dream, of reality, or of dreamed calls made again.
 function episodesOf(group, head) {
   if (REPLAYED.has(head)) return link("episodes", { place: "folder", group: group.replace("/closed loop/", "/replay/") });
   return link("episodes", { place: "folder", group, ...CLOSED_LOOP[head] });

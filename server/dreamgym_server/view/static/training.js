@@ -1,4 +1,4 @@
-// Training runs: success in the dream beside the real probe, what answered, dead groups, and the rollouts of an update.
+// Training runs: success in the dream and in the real probe, tiers, dead groups, and the rollouts of an update.
 
 import { el, link, number, percent, plural } from "./dom.js";
 import { ask, isExport, pause } from "./data.js";
@@ -71,7 +71,7 @@ function label(name) {
   return name === "." ? "this folder" : name;
 }
 
-// The rollouts of the chosen update: those that the run folder keeps, else those of the store.
+// The rollouts of the chosen update: those in the run folder, else those in the store.
 async function playedIn(found, given, signal, about) {
   if (found.length !== 1 || !found[0].group) return null;
   const [run] = found;
