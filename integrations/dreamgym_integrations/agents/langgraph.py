@@ -1,6 +1,6 @@
 """A LangGraph agent as LangChain's documentation builds one: `create_agent` with the tools of an MCP server.
 
-`langchain.mcp` is used because langchain-mcp-adapters cannot be imported beside mcp 2.
+`langchain.mcp` is used because langchain-mcp-adapters cannot be imported together with mcp 2.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
         raise MissingPackage("the agent 'langgraph'", "langgraph") from error
     base_url, _, name = policy_url.partition("#")
     key = SecretStr(os.environ.get("OPENAI_API_KEY", "none"))
-    # A connection of its own: ChatOpenAI would share one between event loops, and never close it.
+    # An HTTP client of its own: ChatOpenAI would share one between event loops, and never close it.
     async with DefaultAsyncHttpxClient() as http, MCPAdapter(Client(mcp_url, timeout=STEP_TIMEOUT_S)) as adapter:
         model = ChatOpenAI(model=name or "policy", base_url=base_url, api_key=key, http_async_client=http)
         agent = create_agent(model, await adapter.list_tools())

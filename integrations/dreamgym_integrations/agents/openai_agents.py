@@ -1,7 +1,7 @@
 """An agent of the OpenAI Agents SDK with an MCP server, as its documentation builds one.
 
-The SDK gives up a tool call after five seconds unless told otherwise, while the step happens all the same: a simulator
-that asks a large model takes longer.
+By default the SDK gives up a tool call after five seconds, although the step still happens. A simulator that asks a
+large model takes longer, so the limit is STEP_TIMEOUT_S here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The built-in agent: reason, call a tool, read the answer, until the model answers without a call.
+"""The built-in agent: it reasons, calls a tool and reads the answer, until the model answers without a call.
 
-Knows nothing of episodes or rewards: it would run unchanged against the real system's own MCP server.
+It knows nothing of episodes or rewards, so it would run unchanged against the real system's own MCP server.
 The policy is any chat-completions endpoint, `http://host/v1` or `http://host/v1#model`.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageToolCallUnion
 
 MAX_TURNS = 100
-"""A model that never stops calling tools is stopped here; environments have far lower limits of their own."""
+"""Limit for a model that never stops calling tools; environments have far lower limits of their own."""
 STEP_TIMEOUT_S = 930.0
 """Slightly longer than the server's limit for a step."""
 SYSTEM = (
@@ -64,7 +64,7 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
 
 
 async def _observe(environment: Client, call: ChatCompletionMessageToolCallUnion) -> str:
-    """What the tool answers; a call that cannot be made is told to the model, which may do better."""
+    """Text of the tool's answer. If the call cannot be made: the reason, which lets the model correct the call."""
     from mcp import MCPError
     from mcp.types import TextContent
 

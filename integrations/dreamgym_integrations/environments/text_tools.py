@@ -1,4 +1,4 @@
-"""Typed tools of a text game: each has one form of command, and each command of that form is read as a call of it."""
+"""Typed tools of a text game: translates commands such as `take mug from desk` to typed calls, and back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TextTools:
         self.tools: Sequence[JsonObject] = [_tool(tool, form) for tool, form in self._forms.items()]
 
     def call(self, action: ToolCall) -> ToolCall:
-        """The typed call that a command words; the action itself if it words none."""
+        """Typed call of a command; the action itself if no tool has a form that fits."""
         command = action.arguments.get("command")
         if action.name == "act" and isinstance(command, str):
             for tool, pattern in self._patterns:
@@ -40,7 +40,7 @@ class TextTools:
         return action
 
     def action(self, call: ToolCall) -> ToolCall:
-        """The command of a typed call; any other call as it is."""
+        """The call of `act` for a typed call; any other call is returned unchanged."""
         form = self._forms.get(call.name)
         return call if form is None else act(form.format_map(cast("dict[str, object]", call.arguments)))
 

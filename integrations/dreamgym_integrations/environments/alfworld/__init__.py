@@ -1,11 +1,11 @@
 """ALFWorld's text games (Shridhar et al., 2021) as a real environment: household tasks of six types in 120 floor plans.
 
-The user brings the games (see `data`) and names them by the option `data` or by ALFWORLD_DATA, which the package
-itself reads. Two engines play them. `own` (see `own_engine`) is pure Python in this process and needs no package.
-`package` is the judge of published figures: every game is built from its PDDL problem with the installed package's own
-domain and grammar, once, and kept by its content in the folder `cache` (the user's cache folder, under
-dreamgym/alfworld). It is played in worker processes (see `workers`). With packed rows that have no official held-out
-games, dev and test are cut by floor plan; with the official data they are its valid_seen and valid_unseen.
+The user supplies the games (see `data`). Their folder is the option `data`, or the variable ALFWORLD_DATA, which the
+package reads too. Two engines play them. `own` (see `own_engine`) is pure Python in this process and needs no package.
+`package` is the reference for published figures. It builds each game once from its PDDL problem, with the installed
+package's own domain and grammar, and keeps it by its content in the folder `cache` (by default dreamgym/alfworld in the
+user's cache folder). It plays in worker processes (see `workers`). With the official data, dev and test are its
+valid_seen and valid_unseen. With packed rows that have no official held-out games, they are cut by floor plan.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class AlfworldOptions(Frozen):
     """Options of an environment folder, under [real]."""
 
     data: Path | None = None
-    """None: ALFWORLD_DATA, or where the package puts it."""
+    """Folder of the games; None: ALFWORLD_DATA, or the package's own folder."""
     engine: Literal["own", "package"] = "own"
-    """`own` is this project's, in pure Python; `package` is ALFWorld's, of the extra alfworld. They answer alike."""
+    """`own` is this project's, in pure Python; `package` is ALFWorld's, in the extra `alfworld`. Both answer alike."""
     cache: Path | None = None
     """None: dreamgym/alfworld in the user's cache folder."""
     incomplete: bool = False
-    """Play what is there of official data that was not downloaded whole."""
+    """Play the games that exist of an incomplete official download."""
     max_steps: int = Field(default=50, ge=1)
     workers: int | None = Field(default=None, ge=1)
-    """Processes that play with the engine `package`; None: as many as there are cores."""
+    """Processes that play with the engine `package`; None: one per core."""
 
 
 class Alfworld:
-    """ALFWorld as an entry point gives it."""
+    """ALFWorld as a real environment: description, tasks, behaviours and new instances."""
 
     def __init__(self, options: AlfworldOptions) -> None:
         self._options = options
@@ -76,7 +76,7 @@ class Alfworld:
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
-        """The description, with the training tasks. Raises InvalidInput where the games are not there."""
+        """The description, with the training tasks. Raises InvalidInput if the games are missing."""
         return EnvironmentSpec(
             name="alfworld",
             description="Household tasks of six types in rooms of numbered places and objects (ALFWorld, text games). "
@@ -111,11 +111,11 @@ class Alfworld:
 
     @cached_property
     def behaviours(self) -> Mapping[str, Behaviour]:
-        """Ways to play; `expert` is the planner and knows the whole world, the others know what an agent reads."""
+        """Behaviours by name. `expert`, the planner, knows the whole world; the others know what an agent reads."""
         return behaviours(self.plan)
 
     async def plan(self, task: Task) -> list[str]:
-        """Commands that lead from a task's start to its goal, found in the whole world."""
+        """Commands that lead from a task's start to its goal, planned with the whole world known."""
         problem = self.games.problem(game_of(task))
         return await self.workers.plan(problem) if self.needs_packages else informed_plan(problem, task.instruction)
 
@@ -125,12 +125,12 @@ class Alfworld:
         return WorkerEpisode(self.workers, problem) if self.needs_packages else OwnEpisode(problem)
 
     def create(self) -> Environment:
-        """A new world that nobody else uses."""
+        """A new instance that nobody else uses."""
         return AlfworldEnvironment(self)
 
 
 class AlfworldEnvironment:
-    """One game at a time. The world is the task's own: the seed of `reset` changes nothing."""
+    """Plays one game at a time. The task fixes the world; the seed of `reset` is ignored."""
 
     def __init__(self, real: Alfworld) -> None:
         self.tools: Sequence[JsonObject] = (ACT,)
@@ -138,7 +138,7 @@ class AlfworldEnvironment:
         self._episode: WorkerEpisode | OwnEpisode | None = None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start the game that `task.metadata["game"]` names."""
+        """Start the game `task.metadata["game"]`."""
         await self.close()
         episode = self._real.episode(task)
         try:
@@ -150,7 +150,7 @@ class AlfworldEnvironment:
         return result
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Say one command to the game."""
+        """Give one command to the game."""
         command = command_of(action, is_playing=self._episode is not None)
         assert self._episode is not None, "an episode is being played"
         result = seen(await self._episode.step(command))
@@ -165,7 +165,7 @@ class AlfworldEnvironment:
 
 
 def seen(answer: JsonObject) -> StepResult:
-    """An engine's answer as the result of a step."""
+    """Convert an engine's answer to the result of a step."""
     observation, state, won = str(answer["answer"]), str(answer["state"]), bool(answer["won"])
     info: JsonObject = {"admissible": answer["admissible"]}
     if state != observation:
@@ -180,7 +180,7 @@ def seen(answer: JsonObject) -> StepResult:
 
 
 def game_of(task: Task) -> str:
-    """The game of a task. Raises InvalidInput where it names none, or asks for something else than its game does."""
+    """Name of a task's game. Raises InvalidInput if there is none, or if the task's goal is not that of its game."""
     if task.metadata.get("success") is not None:
         raise InvalidInput(
             f"task {task.id!r} has a goal of its own (metadata.success), which the game of its room does not know: "
@@ -193,5 +193,5 @@ def game_of(task: Task) -> str:
 
 
 def alfworld(options: JsonObject) -> Alfworld:
-    """The entry point. Raises InvalidInput for an option that it does not know."""
+    """The entry point. Raises InvalidInput for an unknown option."""
     return Alfworld(checked(AlfworldOptions, "alfworld", options))

@@ -1,11 +1,12 @@
 """ALFWorld's games as tasks, read from the user's folder and indexed once.
 
 Two forms are read: the folder that `alfworld-download` fills (json_2.1.1/SPLIT/TASK/TRIAL), and packed rows
-(SPLIT.jsonl.xz, one game a line). Of a game file only the PDDL problem, the wording of the task and the verdict
-`solvable` are used: its grammar may be of a release that says "put X in/on Y", so it is never played. Needs no package.
+(SPLIT.jsonl.xz, one game per line). Only the PDDL problem, the wording of the task and the flag `solvable` of a game
+file are used. Its grammar may be of a release with the wording "put X in/on Y", so it is never played. No package is
+needed.
 
-Splits are the original's: dev is valid_seen, test is valid_unseen. Where a folder of packed rows has neither, they are
-cut by floor plan: numbers that end in 5 are dev, those that end in 0 are test, and no floor plan is in two of them.
+Splits are the original's: dev is valid_seen, test is valid_unseen. If a folder of packed rows has neither, the splits
+are cut by floor plan: numbers that end in 5 are dev, those that end in 0 are test, and no floor plan is in two splits.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ GOALS: Mapping[str, tuple[str, str]] = {
     "pick_cool_then_place_in_recep": ("put a cool {obj} in {recep}", "cool some {obj} and put it in {recep}"),
     "pick_two_obj_and_place": ("put two {obj} in {recep}", "find two {obj} and put them in {recep}"),
 }
-"""The original's wordings of the six task types; a game whose file has none of its own takes one by its name."""
+"""The original's wordings of the six task types. The name of a game picks one if its file has no wording."""
 DOWNLOAD = "`alfworld-download` brings the official data"
 FORM = 1
-"""Goes up when what the index holds changes."""
+"""Version of the index's form: raise it when that form changes."""
 
 Read = TypeVar("Read", bound=BaseModel)
 
@@ -84,7 +85,7 @@ class TrialScene(BaseModel):
 
 
 class Trial(BaseModel):
-    """traj_data.json of the official data, or a packed row: what is read of either."""
+    """The fields that are read of a traj_data.json of the official data, or of a packed row."""
 
     task_type: str
     pddl_params: Targets
@@ -96,7 +97,7 @@ class Trial(BaseModel):
 
     @property
     def floor_plan(self) -> int:
-        """Its number in the simulator that the rooms come from."""
+        """Number of the floor plan in the simulator that the rooms come from."""
         return self.scene.scene_num if self.scene is not None else self.scene_num or 0
 
     @model_validator(mode="after")
@@ -129,7 +130,7 @@ class Games:
     """The games of one data folder.
 
     Args:
-        data: what the user named.
+        data: the user's folder.
         cache: where the index is kept, under a name that changes with the data.
         incomplete: leave out trials whose game file is missing, instead of refusing the folder.
     """
@@ -149,7 +150,7 @@ class Games:
             _write(self._index, packed(rows) if rows else official(found), by_source)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split, in an order that mixes the types. Raises UnknownName, or InvalidInput for none."""
+        """The tasks of a split, in an order that mixes the types. Raises UnknownName, or InvalidInput if none."""
         check_split(split)
         with closing(self._open()) as index:
             rows = index.execute("SELECT task FROM game WHERE split = ? ORDER BY place", (split,)).fetchall()
@@ -172,14 +173,14 @@ class Games:
 
 
 def packed_files(root: Path) -> list[tuple[str, Path]]:
-    """The split files of packed rows, with the original's names of the splits."""
+    """The files of packed rows, each with the original's name of its split."""
     sources = [source for split in SPLITS.values() for source in split]
     files = [(source, root / f"{source}.jsonl{end}") for source in sources for end in ("", ".xz")]
     return [(source, file) for source, file in files if file.is_file()]
 
 
 def packed(files: Sequence[tuple[str, Path]]) -> Iterator[GameRow]:
-    """Games of packed rows. Raises InvalidInput naming file, line and reason."""
+    """Games of packed rows. Raises InvalidInput with file, line and reason."""
     for source, file in files:
         number = 0
         try:
@@ -200,7 +201,7 @@ def packed(files: Sequence[tuple[str, Path]]) -> Iterator[GameRow]:
 
 
 def official_files(root: Path, incomplete: bool) -> list[tuple[str, Path]]:
-    """traj_data.json of every trial that is a text game. Raises InvalidInput where game files are missing."""
+    """traj_data.json of every trial that is a text game. Raises InvalidInput if game files are missing."""
     found: list[tuple[str, Path]] = []
     missing: list[Path] = []
     for source in [source for split in SPLITS.values() for source in split]:
@@ -222,7 +223,7 @@ def official_files(root: Path, incomplete: bool) -> list[tuple[str, Path]]:
 
 
 def official(files: Sequence[tuple[str, Path]]) -> Iterator[GameRow]:
-    """The solvable games of the official data. Raises InvalidInput naming the file and the reason."""
+    """The solvable games of the official data. Raises InvalidInput with the file and the reason."""
     for source, file in files:
         game_file = file.with_name("game.tw-pddl")
         trial = _read(file, Trial)
@@ -246,13 +247,13 @@ def worded(trial: Trial, game: str = "") -> str:
 
 
 def start(problem: str) -> str:
-    """The first observation: every place to go to, by the numbers that the package gives them."""
+    """The first observation: all places to go to, with the numbers that the package gives them."""
     names = names_of(problem)
     return start_text([names[place] for place in sorted({place.lower() for place in _AT.findall(problem)})])
 
 
 def names_of(problem: str) -> dict[str, str]:
-    """The name of every place and thing, by its id in lower case, in the order of the ids: numbers count downwards."""
+    """The names of all places and things by id in lower case, sorted by id. The numbers of a kind count down."""
     ids = {thing.lower() for thing in _THING.findall(problem)}
     kinds = {thing: thing.split("_bar_")[0] + ("basin" if "basin" in thing else "") for thing in ids}
     left = Counter(kinds.values())
@@ -264,7 +265,7 @@ def names_of(problem: str) -> dict[str, str]:
 
 
 def _write(index: Path, rows: Iterator[GameRow], by_source: bool) -> None:
-    """All games or none: the index is renamed into its place when it is whole."""
+    """Write all games or none: the index is renamed into place when it is complete."""
     index.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=index.parent) as folder:
         with closing(sqlite3.connect(Path(folder, "index"))) as new, new:
@@ -297,12 +298,12 @@ def _write(index: Path, rows: Iterator[GameRow], by_source: bool) -> None:
 
 
 def _place(game: str) -> bytes:
-    """A number by the game's name alone: the order of the tasks, and the draw of a wording."""
+    """Hash of a game's name, which decides the order of the tasks and the choice of a wording."""
     return hashlib.sha256(game.encode()).digest()
 
 
 def _digest(files: Sequence[tuple[str, Path]]) -> str:
-    """Changes when a file does, or one is added or taken away."""
+    """Digest that changes when a file is changed, added or removed."""
     known = [(source, str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns) for source, file in files]
     return hashlib.sha256(json.dumps([FORM, known]).encode()).hexdigest()[:20]
 

@@ -2,9 +2,10 @@
 
     python -m dreamgym_integrations.environments.alfworld.engine CACHE
 
-answers one JSON request a line and ends with its input. A process of its own because the engine blocks, keeps global
-state, and replaces sys.argv. Domain and grammar are the installed package's own, parsed once. The package's own player
-words every possible command anew at each step, which is nine tenths of its time; here each is worded once a game.
+answers one JSON request per line and ends with its input. It is a process of its own because the engine blocks, keeps
+global state, and replaces sys.argv. Domain and grammar are the installed package's own, parsed once. The package's own
+player generates the text of every possible command anew at each step, which is nine tenths of its time. Here each text
+is generated once per game.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ from dreamgym_integrations.environments.alfworld.planner import plan
 from dreamgym_integrations.environments.alfworld.wording import REFUSAL
 
 FORM = 2
-"""Goes up when what is kept of a built game changes."""
+"""Version of the cached form of a built game: raise it when that form changes."""
 PLAYERS = 32
-"""Episodes that one worker holds, 4 MB each. The one that waited longest makes room; it is played again to go on."""
+"""Most episodes that one worker holds, 4 MB each. The least recently used one makes room; to go on it is replayed."""
 
 _LOOKS = (("ishot", "hot"), ("iscool", "cool"), ("isclean", "clean"), ("issliced", "sliced"), ("istoggled", "on"))
 
 
-# The package parses the same few templates and conditions at every step: half of what a step costs. Both results are
-# only read, or given a new context before they are.
+# The package parses the same few templates and conditions at every step, which is half the cost of a step. The results
+# may be cached: they are only read, or get a new context before they are read.
 textgen._parse_and_convert = cache(textgen._parse_and_convert)
 Rule.parse_conjunctive_query = staticmethod(cache(Rule.parse_conjunctive_query))
 
 
 class Engine:
-    """Data and built games that all games of this process share."""
+    """Answers requests. All games of this process share its domain, grammar and cache."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
@@ -66,7 +67,7 @@ class Engine:
         self._free: list[Any] = []
 
     def answer(self, request: JsonObject) -> JsonObject:
-        """One request: start, step, plan or close."""
+        """Answer one request: start, step, plan or close."""
         number = int(str(request.get("player", 0)))
         match request["do"]:
             case "start":
@@ -112,7 +113,7 @@ class Engine:
             self._free.append(player.library)
 
     def built(self, problem: str) -> dict[str, Any]:
-        """The game as the planner reads it, from the cache where it was built before."""
+        """The game as the planner reads it, from the cache if it was built before."""
         key = hashlib.sha256(f"{self._salt}\0{problem}".encode()).hexdigest()
         file = self._cache / key[:2] / f"{key}.json.z"
         try:
@@ -128,7 +129,7 @@ class Engine:
 
 
 def build(logic: Any, problem: str) -> dict[str, Any]:
-    """Translate a problem: 0.4 CPU seconds, against 5 ms to load what came of it."""
+    """Translate a problem, which takes 0.4 CPU seconds; loading the result takes 5 ms."""
     state = PddlState(fast_downward.load_lib(), problem, logic)
     facts = [[fact.name, [[thing.name, thing.type] for thing in fact.arguments]] for fact in state.facts]
     actions = {
@@ -146,7 +147,7 @@ def build(logic: Any, problem: str) -> dict[str, Any]:
 
 
 def loaded(logic: Any, library: Any, built: dict[str, Any]) -> Any:
-    """A PddlState as its own constructor leaves it, without the translation."""
+    """A PddlState as its own constructor would leave it, made from a built game without the translation."""
     state = PddlState.__new__(PddlState)
     state._facts, state._vars_by_name, state._vars_by_type = defaultdict(set), {}, defaultdict(set)
     state._var_counts = Counter()
@@ -190,7 +191,7 @@ class GamePlayer:
         return self._start
 
     def step(self, command: str) -> str:
-        """Do it, or nothing where it is impossible; the answer in the game's words."""
+        """Run the command, or do nothing if it is impossible. Returns the answer in the game's words."""
         operator, action = self._possible.get(command, (None, None))
         if operator is None:
             return REFUSAL
@@ -201,7 +202,7 @@ class GamePlayer:
         return answer.strip()
 
     def view(self, answer: str) -> JsonObject:
-        """The answer, and what the adapter tells with it."""
+        """The answer, with the state, the possible commands, and whether the game is won."""
         return {
             "answer": answer,
             "won": bool(self._state.check_goal()),
@@ -214,7 +215,7 @@ class GamePlayer:
         return [self._word(operator)[0] for operator in operators]
 
     def describe(self) -> str:
-        """Where the agent is, what can be seen there, and what it carries: all that later answers here depend on."""
+        """All that later answers here depend on: where the agent is, what it sees there, and what it carries."""
         here = {fact.arguments[1].name for fact in self._facts("atlocation", "agent", "location")}
         parts = []
         for fact in sorted(self._facts("receptacleatlocation", "receptacle", "location")):
@@ -253,7 +254,7 @@ class GamePlayer:
         return bool(self._state.is_fact(Proposition(name, [Variable(thing, kind)])))
 
     def _look(self) -> None:
-        """Take in which commands are possible now."""
+        """Update the commands that are possible now."""
         operators = (fast_downward.Operator * self.library.get_applicable_operators_count())()
         self.library.get_applicable_operators(operators)
         self._possible = {}
@@ -265,7 +266,7 @@ class GamePlayer:
             self._possible.setdefault(command, (operator, action))
 
     def _word(self, operator: str) -> tuple[str, Any]:
-        """The command that stands for an operator: it depends on what never changes, so it is asked for once."""
+        """The command of an operator. It depends only on what never changes, so it is generated once."""
         kind, *things = operator.split()
         parameters = self._state._actions[kind].parameters
         action = self._logic.actions[kind]

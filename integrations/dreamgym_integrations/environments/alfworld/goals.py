@@ -1,7 +1,8 @@
-"""ALFWorld's goals over the states of its reader: what a task asks for as a JSON Schema, and what else could be asked.
+"""ALFWorld's goals over the states of its reader: the JSON Schema of a task's goal, and proposals of other goals.
 
 The six types of tasks are the original's. `put`, with or without a change, asks for one thing of a kind in a place of a
-kind, `put two` for two in one and the same place, `look at` for a thing in hand where a lamp of a kind is on.
+kind. `put two` asks for two things in one and the same place. `look at` asks for a thing in hand at a place where a
+lamp of a kind is on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dreamgym_integrations.environments.alfworld.data import GOALS
 from dreamgym_integrations.environments.alfworld.players import HouseholdGoal
 
 LAMPS = ("desklamp", "floorlamp")
-"""Kinds of things that the original's tasks ask to look under."""
+"""Kinds of lamps in the original's `look at` tasks."""
 LOOKS = {"heat": "hot", "cool": "cool", "clean": "clean"}
 
 
@@ -61,7 +62,7 @@ class AlfworldGoals:
 
 
 def _facts(shown: Sequence[JsonObject]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """The kinds of things that lay in which kind of place, and those that were hot, cool or clean."""
+    """Pairs (kind of thing, kind of place it lay in), and pairs (kind of thing, `hot`, `cool` or `clean`)."""
     lies_in, changed = set[tuple[str, str]](), set[tuple[str, str]]()
     for state in shown:
         things = state["things"]
@@ -75,7 +76,7 @@ def _facts(shown: Sequence[JsonObject]) -> tuple[set[tuple[str, str]], set[tuple
 
 
 def _some_thing(kind: str, fields: JsonObject) -> JsonObject:
-    """Some thing of a kind has these fields."""
+    """JSON Schema: at least one thing of a kind has these fields."""
     thing: JsonObject = {"properties": {"kind": {"const": kind}, **fields}, "required": ["kind", *fields]}
     return {
         "properties": {"things": {"not": {"additionalProperties": {"not": thing}}}},
@@ -84,7 +85,7 @@ def _some_thing(kind: str, fields: JsonObject) -> JsonObject:
 
 
 def _two_in(place: str, things: Sequence[str]) -> JsonObject:
-    """Two of the things lie in one place."""
+    """JSON Schema: at least two of the things lie in this place."""
     is_there: JsonObject = {"required": ["where"], "properties": {"where": {"contains": {"const": place}}}}
 
     def lies(thing: str) -> JsonObject:
@@ -98,7 +99,7 @@ def _two_in(place: str, things: Sequence[str]) -> JsonObject:
 
 
 def _looked_at(kind: str, lamp_kind: str, start: JsonObject) -> JsonObject | None:
-    """A thing of a kind is in hand where a lamp is on; None if nobody knows such a thing, or where a lamp is."""
+    """JSON Schema: a thing of a kind is in hand where a lamp is on; None if no such thing or no lamp is known."""
     found: list[JsonValue] = []
     places = start["places"]
     assert isinstance(places, dict)

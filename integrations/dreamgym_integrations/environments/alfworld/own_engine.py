@@ -1,9 +1,9 @@
 """ALFWorld's rules and wording in pure Python: the games of `engine`, without the package and its planner's library.
 
 A problem is parsed once (`HouseholdGame.of`) and played any number of times (`HouseholdPlay`). Answers, possible
-commands, state texts and ends are those of the package, which the tests compare step by step. Three rules are easily
-taken for errors: a thing may lie in two places at once, several places may share a spot, and `go to` is refused for a
-place where the agent already stands.
+commands, state texts and ends are those of the package; the tests compare them step by step. Three rules look like
+errors but are the package's: a thing may lie in two places at once, several places may share a spot, and `go to` is
+refused for a place where the agent already stands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dreamgym_integrations.environments.alfworld.data import names_of
 from dreamgym_integrations.environments.alfworld.wording import HELP, REFUSAL, listed, start_text
 
 KEPT = 512
-"""Parsed games that are kept, about 0.1 MB each; to parse one takes some milliseconds."""
+"""Most parsed games that are kept, about 0.1 MB each. Parsing one takes some milliseconds."""
 _FACT = re.compile(r"\(\s*(=|\w+)((?:\s+[^\s()]+)*)\s*\)")
 _WORD = re.compile(r"\(\s*([^\s()?]+)")
 _CONDITIONS = {"ishot": "hot", "iscool": "cool", "isclean": "clean", "issliced": "sliced", "istoggled": "on"}
@@ -36,19 +36,19 @@ class GoalCondition:
     """One condition of a goal: things of a kind that lie together in a place, or that the agent holds."""
 
     things: frozenset[str]
-    """All things that would do."""
+    """The things that can satisfy the condition."""
     conditions: tuple[str, ...]
-    """What each must be: hot, cool, clean, sliced, on."""
+    """Conditions that each thing must have: hot, cool, clean, sliced, on."""
     places: tuple[str, ...] | None
-    """The places of which one must hold them; None: the agent must hold one."""
+    """One of these places must hold the things; None: the agent must hold one of them."""
     is_here: bool
-    """The agent must stand at that place."""
+    """True if the agent must stand at that place."""
     count: int
 
 
 @dataclass(frozen=True)
 class HouseholdGame:
-    """One game: what never changes in it, and how it starts. Names are the numbered ones that the agent reads."""
+    """One game: its constant facts and its start. Names are the numbered ones that the agent reads."""
 
     spots: Mapping[str, str]
     """The spot of each place, in the order in which places are listed."""
@@ -62,11 +62,11 @@ class HouseholdGame:
     """The things that are pickupable, cleanable, heatable, coolable, toggleable, sliceable, isreceptacleobject."""
     openable: frozenset[str]
     parts: Mapping[str, tuple[str, ...]]
-    """What lies in a thing that can hold others, as the game tells it; it can not be taken out."""
+    """The contents of things that can hold others, as the game shows them; they cannot be taken out."""
     goal: tuple[GoalCondition, ...]
     start_spot: str
     inside: Mapping[str, tuple[str, ...]]
-    """What lies in each place at the start."""
+    """The contents of each place at the start."""
     opened: frozenset[str]
     conditions: Mapping[str, frozenset[str]]
     """The things that are hot, cool, clean, sliced, on at the start."""
@@ -76,7 +76,7 @@ class HouseholdGame:
     @staticmethod
     @lru_cache(KEPT)
     def of(problem: str) -> HouseholdGame:
-        """The game of a PDDL problem. Raises InvalidInput for a goal that its rules cannot decide."""
+        """The game of a PDDL problem. Raises InvalidInput for a goal that this engine cannot check."""
         text = problem.lower()
         init, _, goal = text.partition("(:goal")
         facts: dict[str, list[tuple[str, ...]]] = defaultdict(list)
@@ -149,11 +149,11 @@ class HouseholdPlay:
 
     @property
     def is_won(self) -> bool:
-        """The goal holds now."""
+        """True if the goal holds now."""
         return all(map(self._is_met, self.game.goal))
 
     def step(self, command: str) -> str:
-        """Do what a command says, or nothing if it is impossible; the answer in the game's words."""
+        """Run the command, or do nothing if it is impossible. Returns the answer in the game's words."""
         verb, _, rest = command.partition(" ")
         match verb:
             case "go":
@@ -186,7 +186,7 @@ class HouseholdPlay:
         return REFUSAL
 
     def seen_in(self, place: str) -> str:
-        """What the agent reads of a place."""
+        """Text that the agent reads about a place."""
         if not self.is_open(place):
             return f"The {place} is closed."
         things = listed([f"a {thing}" for thing in self.inside[place]])
@@ -220,7 +220,7 @@ class HouseholdPlay:
         return sorted(found)
 
     def state(self) -> str:
-        """Where the agent is, what can be seen there, and what it carries: all that later answers here depend on."""
+        """All that later answers here depend on: where the agent is, what it sees there, and what it carries."""
         if not self.here:
             return self.game.start
         parts = []
@@ -295,12 +295,12 @@ class HouseholdPlay:
         return self.game.kinds.get(thing) in self.game.fits.get(self.game.kinds.get(place, ""), frozenset())
 
     def _switches(self) -> set[str]:
-        """The lamps here, in closed places too."""
+        """The lamps here, including those in closed places."""
         lamps = self.game.able["toggleable"]
         return {thing for place in self.here for thing in self.inside[place] if thing in lamps} if lamps else set()
 
     def _sliceable(self) -> set[str]:
-        """What the knife in hand can slice here; nothing without a knife."""
+        """The things that the knife in hand can slice here; empty without a knife."""
         if self.game.kinds.get(self.held or "") not in {"knifetype", "butterknifetype"}:
             return set()
         return self._reached.get(self.spot, set()) & self.game.able["sliceable"]
@@ -310,7 +310,7 @@ class HouseholdPlay:
         return f"{thing} ({', '.join(looks)})" if looks else thing
 
     def _examine(self, name: str) -> str:
-        """What the agent reads of a place here or of the thing in hand."""
+        """Text that the agent reads about a place here, or about the thing in hand."""
         if name in self.here:
             return self.seen_in(name)
         if name != self.held:
@@ -331,12 +331,12 @@ class HouseholdPlay:
 
 
 def _pairs(facts: Iterable[tuple[str, ...]]) -> dict[str, str]:
-    """The second arguments of facts by the first."""
+    """The second argument of each fact, by the first."""
     return {fact[0]: fact[1] for fact in facts}
 
 
 def _grouped(pairs: Iterable[tuple[str, ...]], order: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """The first parts by the second, in order."""
+    """The first parts of the pairs, grouped by the second, in order."""
     found: dict[str, list[str]] = defaultdict(list)
     for first, second in sorted(set(pairs), key=lambda pair: order[pair[0]]):
         found[second].append(first)
@@ -346,7 +346,7 @@ def _grouped(pairs: Iterable[tuple[str, ...]], order: Mapping[str, int]) -> dict
 def _goal(
     text: str, places: Sequence[str], kinds: Mapping[str, str], able: Mapping[str, frozenset[str]]
 ) -> tuple[GoalCondition, ...]:
-    """The conditions of a goal in PDDL. Raises InvalidInput for one of another form than ALFWorld's."""
+    """The conditions of a goal in PDDL. Raises InvalidInput if its form is not ALFWorld's."""
     known = {*_GOAL, *_CONDITIONS, *able}
     unknown = {word for word in _WORD.findall(text) if word not in known | _FORM}
     if unknown or text.count("(not") != len(re.findall(r"\(\s*not\s*\(\s*=", text)):
@@ -381,7 +381,7 @@ def _goal(
 
 
 class OwnEpisode:
-    """One game in this process, behind the same three methods as a game in a worker."""
+    """One game in this process, with the same three methods as a game in a worker."""
 
     def __init__(self, problem: str) -> None:
         self._play = HouseholdPlay(HouseholdGame.of(problem))
@@ -391,11 +391,11 @@ class OwnEpisode:
         return self._view(self._play.game.start)
 
     async def step(self, command: str) -> JsonObject:
-        """Say one command to the game."""
+        """Give one command to the game."""
         return self._view(self._play.step(command.strip()))
 
     def end(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to release."""
 
     def _view(self, answer: str) -> JsonObject:
         play = self._play

@@ -1,7 +1,7 @@
-"""The package's planner on ALFWorld's problems, without the things that a task has nothing to do with.
+"""The package's planner, on ALFWorld's problems reduced to the things that a task needs.
 
-Its search is blind: with all cabinets of a kitchen it took minutes and a gigabyte where two things are to be moved. A
-way in the narrowed problem is a way in the whole one, and takes 0.03 to 0.15 CPU seconds. Runs in a worker process.
+Its search is blind: with all cabinets of a kitchen, a task to move two things took minutes and a gigabyte. A plan for
+the narrowed problem is also a plan for the whole one, and takes 0.03 to 0.15 CPU seconds. Runs in a worker process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 FEW = 3
-"""Things, and places, of each kind that the goal names."""
+"""Most things, and most places, that are kept of each kind in the goal."""
 _APPLIANCES = {"ishot": "MicrowaveType", "iscool": "FridgeType", "isclean": "SinkBasinType"}
 _KIND = re.compile(r"\((objectType|receptacleType) (\S+) (\w+)\)")
 _INSIDE = re.compile(r"\(inReceptacle (\S+) (\S+)\)")
@@ -19,7 +19,7 @@ _THING = re.compile(r"\b(?!loc_bar)\w+_bar_\w+")
 
 
 def plan(domain: str, problem: str, library: Any) -> list[str]:
-    """The planner's operators from the start to the goal; none where the narrowed problem has no solution."""
+    """The planner's operators from the start to the goal; empty if the narrowed problem has no solution."""
     import fast_downward
 
     _, translated = fast_downward.pddl2sas(domain, narrowed(problem), optimize=True)
@@ -31,7 +31,7 @@ def plan(domain: str, problem: str, library: Any) -> list[str]:
 
 
 def narrowed(problem: str) -> str:
-    """The problem with few things of the kinds that its goal names, the places that hold them, and the appliances."""
+    """The problem with only a few things of the kinds in its goal, the places that hold them, and the appliances."""
     start, mark, goal = problem.partition("(:goal")
     kinds = {kind for _, _, kind in _KIND.findall(goal)}
     kinds |= {place for change, place in _APPLIANCES.items() if f"({change} " in goal.lower()}

@@ -1,8 +1,8 @@
 """Ways to play ALFWorld, good and deliberately bad.
 
-`expert` plays a way that was found in the whole world, by the package's planner or by `informed_plan`. All others read
-only what an agent reads, so they go on after a slip, and play in a simulation as well as in the real game. `handcoded`
-searches the places where such a thing is usually found, then the others.
+`expert` plays a plan that was made with the whole world known, by the package's planner or by `informed_plan`. All
+others read only what an agent reads. So they recover from a slip, and play in a simulation as well as in the real game.
+`handcoded` searches the places where the wanted kind of thing is usually found, then the others.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Plan = Callable[[Task], Awaitable[Sequence[str]]]
 
 MALFORMED = ("take", "go", "go to", "open", "put it down", "move north", "look at", "use", "wait", ".")
 IMPOSSIBLE_SHARE = 0.25
-"""Share of commands that do not fit the place, or are no command, among the random ones of bad play."""
+"""Share of impossible or malformed commands among the random commands of bad play."""
 PLAN_STEPS = 50
-"""A plan of more steps is given up."""
+"""A plan stops after this many commands, even if the goal is not reached."""
 APPLIANCES = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}
 
 _CHANGES = {"hot": "heat", "cool": "cool", "clean": "clean", "heat": "heat"}
@@ -37,7 +37,7 @@ _THING = re.compile(r"\ba ([a-z]+ \d+)")
 
 
 class HouseholdGoal:
-    """A task in the original's wording, taken apart."""
+    """A task in the original's wording, parsed."""
 
     def __init__(self, instruction: str) -> None:
         text = instruction.strip().lower()
@@ -65,15 +65,15 @@ class HouseholdPlayer:
         self._held = ""
         self._changed: set[str] = set()
         self._delivered: set[str] = set()
-        self._home = ""  # of two things: where the first is, and the second belongs
+        self._home = ""  # place of the first of two things, where the second belongs too
         self._refused = False
 
     def learn_places(self, inside: Mapping[str, Sequence[str]]) -> None:
-        """Take in what lies in all places, so that nothing has to be searched for."""
+        """Learn what lies in all places, so that nothing has to be searched for."""
         self._inside = {place: list(things) for place, things in inside.items()}
 
     def see(self, result: StepResult, command: str) -> None:
-        """Take in what a command led to."""
+        """Learn from the result of a command."""
         text, words = result.observation, command.split()
         self._refused = result.is_error
         if text.startswith("You are in the middle of a room"):
@@ -117,7 +117,7 @@ class HouseholdPlayer:
         return self._go(self._home) if self._home else self._go_to_a(goal.place)
 
     def possible(self) -> list[str]:
-        """Every command that what was seen suggests, the walks left out but for one."""
+        """Commands that fit what was seen, but only one of the walks, drawn at random."""
         at, here = self._at, self._inside.get(self._at) or []
         commands = ["look", "inventory", "help"]
         if self._inside:
@@ -132,7 +132,7 @@ class HouseholdPlayer:
         return commands + [f"use {thing}" for thing in here if thing.split()[0].endswith("lamp")]
 
     def impossible(self) -> str:
-        """A command that fits somewhere else, or none at all."""
+        """A command that fits another place, or a malformed one."""
         elsewhere = [
             f"take {thing} from {place}"
             for place, inside in self._inside.items()
@@ -163,7 +163,7 @@ class HouseholdPlayer:
         self._home = self._at
 
     def _fetch(self) -> str:
-        """The way to a thing that is wanted, or to where one may be."""
+        """Command that leads to a wanted thing, or to a place where one may be."""
         at = self._at
         for place, inside in sorted(self._inside.items(), key=lambda held: held[0] != at):
             for thing in inside or ():
@@ -174,7 +174,7 @@ class HouseholdPlayer:
         return self._search(self._goal.thing)
 
     def _light(self) -> str:
-        """With the thing in hand, the way to a lamp, and its switch."""
+        """Command with the thing in hand: go to a lamp, or switch it on."""
         lamp, at = self._goal.place, self._at
         for place, inside in sorted(self._inside.items(), key=lambda held: held[0] != at):
             for thing in inside or ():
@@ -183,7 +183,7 @@ class HouseholdPlayer:
         return self._search(lamp)
 
     def _search(self, wanted: str) -> str:
-        """Open what is closed here, or go to the next place not looked into: likely ones and open ones first."""
+        """Open a closed place here, or go to the next unseen one: usual places first, drawers and cabinets later."""
         if self._at in self._closed and self._inside.get(self._at) is None:
             return f"open {self._at}"
         usual = homes().get(wanted, frozenset())
@@ -207,7 +207,7 @@ def kind(name: str) -> str:
 
 @cache
 def homes() -> Mapping[str, frozenset[str]]:
-    """Where things usually are, as the package has it; nothing where it is not installed: then all places are alike."""
+    """The usual places of each kind of thing, from the package; empty without it: then all places are alike."""
     if importlib.util.find_spec("alfworld") is None:
         return {}
     known = importlib.import_module("alfworld.gen.constants").VAL_RECEPTACLE_OBJECTS
@@ -230,7 +230,7 @@ async def play(start: StepResult, environment: Environment, random: Random, good
 
 
 def informed_plan(problem: str, instruction: str) -> list[str]:
-    """Commands from a game's start to its goal, by a player who knows where everything lies; not always the fewest."""
+    """Commands from a game's start to its goal, by a player that knows where everything lies; not always the fewest."""
     world, commands = HouseholdPlay(HouseholdGame.of(problem)), list[str]()
     player = HouseholdPlayer(HouseholdGoal(instruction), Random(0))
     player.learn_places(world.inside)
@@ -242,7 +242,7 @@ def informed_plan(problem: str, instruction: str) -> list[str]:
 
 
 def behaviours(plan: Plan) -> Mapping[str, Behaviour]:
-    """The ways to play; `expert` is the planner, and `mixed` is what a simulator should be built from."""
+    """Behaviours by name. `expert` is the planner; a simulator should be built from recordings of `mixed`."""
 
     async def expert(start: StepResult, environment: Environment, seed: int) -> None:
         result = start

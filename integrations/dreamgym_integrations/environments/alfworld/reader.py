@@ -1,7 +1,7 @@
-"""Reads ALFWorld's words as objects: typed commands, structured answers, and the places and things that are known.
+"""Reads ALFWorld's texts as objects: typed commands, structured answers, and the places and things that are known.
 
-Only wording stands here. That a mug is in hand is read from "You pick up the mug 1 from the desk 2."; what a command
-needs, and what it leads to, is nowhere.
+Only the wording is known here. From "You pick up the mug 1 from the desk 2." the reader learns that the mug is in hand.
+It does not know what a command requires, or what it leads to.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMS = {
     "inventory": "inventory",
     "help": "help",
 }
-"""The typed tools, by the command of each."""
+"""The form of the command of each typed tool."""
 SCHEMA = StateSchema.model_validate(
     {
         "places": {
@@ -43,7 +43,7 @@ SCHEMA = StateSchema.model_validate(
                 "kind": "string",  # the name without its number
                 "openable": "boolean?",  # null: not known yet
                 "open": "boolean?",  # null: not known, or without a door
-                "seen": "boolean",  # what lies there was seen once
+                "seen": "boolean",  # true once its contents were seen
                 "beside": "array",  # the other places that were found to be at the same spot
             },
             "complete": False,
@@ -52,12 +52,12 @@ SCHEMA = StateSchema.model_validate(
             "key": "thing",
             "fields": {
                 "kind": "string",
-                "where": "array",  # the places where it lies; a thing may lie in several, and the one in hand too
+                "where": "array",  # the places where it lies: maybe several, even for the thing in hand
                 "hot": "boolean",
                 "cool": "boolean",
                 "clean": "boolean",
                 "sliced": "boolean",
-                "on": "boolean",  # each of these is false until it is read
+                "on": "boolean",  # these five are false until they are read
             },
             "complete": False,
         },
@@ -98,14 +98,14 @@ _NAME = re.compile(NAME)
 class AlfworldReader:
     """ALFWorld's reader, see `dreamgym.reading.Reader`.
 
-    Structured answers, by what was done:
+    Structured answers by kind of command:
 
-    - `{place, open, contents}` of a place that was gone to, opened, closed or examined: `open` is null for one without
-      a door, `contents` is null if nothing in it could be seen;
-    - `{thing, place}` of a thing that was taken, moved, heated, cooled or cleaned; `{thing, on}` of one that was
-      switched on, `{thing, knife}` of one that was sliced;
-    - `{thing, hot, cool, clean, sliced}`, `{thing, on}` or `{thing, contents}` of a thing that was examined;
-    - `{here}`, `{held}` and `{}` of look, inventory and help.
+    - going to, opening, closing or examining a place: `{place, open, contents}`. `open` is null for a place without a
+      door, `contents` is null if its contents could not be seen;
+    - taking, moving, heating, cooling or cleaning a thing: `{thing, place}`; switching it on: `{thing, on}`; slicing
+      it: `{thing, knife}`;
+    - examining a thing: `{thing, hot, cool, clean, sliced}`, `{thing, on}` or `{thing, contents}`;
+    - look, inventory and help: `{here}`, `{held}` and `{}`.
     """
 
     schema = SCHEMA
@@ -155,7 +155,7 @@ class AlfworldReader:
 
 
 class _Known:
-    """A state that is being changed; the one that it was made of is not."""
+    """A changeable copy of a state; the original is not changed."""
 
     def __init__(self, state: JsonObject) -> None:
         self._places, self._things = dict(_object(state["places"])), dict(_object(state["things"]))
@@ -171,7 +171,7 @@ class _Known:
         self._things[name] = {**_object(self._things.get(name) or _thing(name)), **fields}
 
     def see_place(self, name: str, answer: JsonObject, *, is_reached: bool) -> None:
-        """The agent is at a place, and may see if it is open and what lies there."""
+        """Note that the agent is at a place, and what the answer shows of its door and contents."""
         if is_reached:
             self.values["at"] = name
         self.stand_at([name])
@@ -187,12 +187,12 @@ class _Known:
                     self._remove(thing, name)
 
     def see_thing(self, name: str, answer: JsonObject) -> None:
-        """What is told of a thing itself."""
+        """Note the condition of a thing that the answer shows."""
         looks = {look: answer[look] for look in ("hot", "cool", "clean", "sliced", "on") if look in answer}
         self.change_thing(name, **looks)
 
     def stand_at(self, names: Sequence[str]) -> None:
-        """These places are where the agent is, and so is the one that it went to."""
+        """Note that these places share a spot with the place that the agent went to."""
         here = {*names, *([str(self.values["at"])] if self.values["at"] is not None else [])}
         for name in here:
             beside = {*_texts(_object(self._places.get(name) or _place(name))["beside"]), *here} - {name}
@@ -215,7 +215,7 @@ class _Known:
 
 
 def said_in(text: str) -> JsonObject | None:
-    """What an observation says; None for a refusal, the first observation, and words that are not the game's."""
+    """Structured answer in an observation; None for a refusal, the first observation, and an unknown text."""
     if found := _PLACE.fullmatch(text):
         place = found["shut"] or found["open"] or found["on"]
         contents: JsonValue = None if found["shut"] else _names(found["contents"])
@@ -258,7 +258,7 @@ def _said_of_a_thing(text: str) -> JsonObject | None:
 
 
 def words_of(call: ToolCall, answer: JsonObject) -> str | None:
-    """The observation that says an answer; None if it is not an answer to such a call."""
+    """The observation for a structured answer; None if the answer does not fit the call."""
     thing, place = answer.get("thing"), answer.get("place")
     match call.name:
         case "go_to" if "contents" in answer:
@@ -310,12 +310,12 @@ def _thing_words(answer: JsonObject) -> str:
 
 
 def _as_listed(names: JsonValue) -> list[str]:
-    """Names in the order of the game's words: by kind, and the numbers of a kind downwards."""
+    """Names in the order of the game's texts: by kind, then by number from high to low."""
     return sorted(_texts(names), key=lambda name: (name.partition(" ")[0], -int(name.partition(" ")[2])))
 
 
 def _names(text: str) -> list[JsonValue]:
-    """The names in a list of words, in natural order."""
+    """The names in a listing of the game, in natural order."""
     names = (part.removeprefix("and ").removeprefix("a ") for part in text.split(", "))
     return [*sorted((name for name in names if _NAME.fullmatch(name)), key=natural)]
 

@@ -27,6 +27,6 @@ def listed(names: Sequence[str]) -> str:
 
 
 def start_text(places: Sequence[str]) -> str:
-    """The first observation in a room with these places, and that of `look` before the first step away (with none)."""
+    """First observation in a room with these places; without places, the answer to `look` before the first move."""
     places_seen = listed([f"a {place}" for place in places])
     return f"You are in the middle of a room. Looking quickly around you, you see {places_seen}."

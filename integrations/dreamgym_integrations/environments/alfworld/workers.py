@@ -1,8 +1,8 @@
 """Worker processes that play ALFWorld's games, each for many episodes in turn.
 
-The engine blocks and may die, so it is kept out of this process. An episode belongs to one worker. What it was told is
-known here, so where the worker died and was replaced, or made room for others, it is played again: of a death only the
-call that was waiting for an answer hears.
+The engine blocks and may die, so it is kept out of this process. An episode belongs to one worker. This process keeps
+the episode's commands. It replays them if the worker died and was replaced, or dropped the episode to make room. So the
+death of a worker fails only the call that was waiting for an answer.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dreamgym.errors import EnvironmentUnavailable, MissingPackage
 from dreamgym.types import JsonObject
 
 LIMIT_S = 120.0
-"""A worker that is silent for longer is ended; to build the largest kitchen takes 10 seconds on a busy machine."""
+"""A worker that is silent for longer is killed. Building the largest kitchen takes 10 seconds on a busy machine."""
 MODULE = "dreamgym_integrations.environments.alfworld.engine"
 
 
 class Worker:
-    """One process, started by the first question. Its one thread asks one question at a time."""
+    """One worker process, started by the first request. One thread sends it one request at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.episodes = 0
@@ -48,16 +48,16 @@ class Worker:
         self._errors: IO[bytes]
 
     async def ask(self, request: JsonObject) -> JsonObject:
-        """The answer. Raises EnvironmentUnavailable, MissingPackage."""
+        """Send a request and return its answer. Raises EnvironmentUnavailable, MissingPackage."""
         return await asyncio.wrap_future(self._thread.submit(self._ask, request))
 
     def tell(self, request: JsonObject) -> None:
-        """Ask without waiting for the answer; no use where the process is gone."""
+        """Send a request without waiting for the answer; does nothing if there is no process."""
         if self.process is not None:
             self._thread.submit(self._ask, request)
 
     def stop(self) -> None:
-        """End the process; the next question starts another."""
+        """End the process; the next request starts another."""
         process, self.process, self._rest = self.process, None, b""
         if process is not None:
             process.kill()
@@ -98,7 +98,7 @@ class Worker:
         return line
 
     def _last_words(self) -> str:
-        """The last line of what the process had to say, which is why it ended."""
+        """The last line that the process wrote to stderr, which shows why it ended."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "It said nothing")
@@ -108,9 +108,9 @@ class Worker:
             raise MissingPackage("ALFWorld", "alfworld")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        # In a session of its own, or Ctrl-C would end it before a run has saved; it ends when its input does. With a
-        # fixed hash seed the planner finds the same way in every process. It searches no script's folder, where
-        # a file called alfworld.py would hide the package.
+        # Without a session of its own, Ctrl-C would end it before a run has saved. It ends when its input ends. With a
+        # fixed hash seed the planner finds the same plan in every process. -P keeps the current folder off the path: a
+        # file called alfworld.py there would hide the package.
         ours = [str(Path(str(package.__file__)).parents[1]) for package in (dreamgym, dreamgym_integrations)]
         inherited = os.environ.get("PYTHONPATH")
         path = os.pathsep.join([*ours, inherited] if inherited else ours)
@@ -134,20 +134,20 @@ class Workers:
         atexit.register(self.stop)
 
     def take(self) -> tuple[Worker, int]:
-        """The worker with the fewest episodes, and a number for one more."""
+        """The worker with the fewest episodes, and a number for a new episode."""
         with self._lock:
             worker = min(self.all, key=lambda worker: worker.episodes)
             worker.episodes += 1
             return worker, next(self._numbers)
 
     def give_back(self, worker: Worker, number: int) -> None:
-        """The episode is over."""
+        """Release an episode that is over."""
         with self._lock:
             worker.episodes -= 1
         worker.tell({"do": "close", "player": number})
 
     async def plan(self, problem: str) -> list[str]:
-        """The planner's commands for a game, from its start to its goal; none where it knows no way."""
+        """The planner's commands for a game, from its start to its goal; empty if it finds no plan."""
         worker, number = self.take()
         try:
             commands = (await worker.ask({"do": "plan", "problem": problem}))["plan"]
@@ -169,7 +169,7 @@ def workers(folder: Path, count: int) -> Workers:
 
 
 class WorkerEpisode:
-    """One game in some worker. It is played again wherever the worker does not know it any more."""
+    """One game in a worker. It is replayed if the worker does not know it any more."""
 
     def __init__(self, pool: Workers, problem: str) -> None:
         self._pool = pool
@@ -178,14 +178,14 @@ class WorkerEpisode:
         self._place: tuple[Worker, int] | None = None
 
     async def begin(self) -> JsonObject:
-        """Start the episode, or bring it back to where it stands; returns the worker's answer."""
+        """Start the episode, or replay it to its current step; returns the worker's answer."""
         self._place = self._place or self._pool.take()
         worker, number = self._place
         said: list[JsonValue] = [*self._said]
         return await worker.ask({"do": "start", "player": number, "problem": self._problem, "said": said})
 
     async def ask(self, request: JsonObject) -> JsonObject:
-        """An answer about this episode."""
+        """Send a request about this episode and return its answer. Replays the episode first if that is needed."""
         assert self._place is not None
         worker, number = self._place
         answer = await worker.ask({**request, "player": number})
@@ -195,13 +195,13 @@ class WorkerEpisode:
         return answer
 
     async def step(self, command: str) -> JsonObject:
-        """Say one command to the game."""
+        """Give one command to the game."""
         answer = await self.ask({"do": "step", "command": command})
         self._said.append(command)
         return answer
 
     def end(self) -> None:
-        """Hand the place back."""
+        """Release the episode's place in its worker."""
         place, self._place = self._place, None
         if place is not None:
             self._pool.give_back(*place)

@@ -1,9 +1,10 @@
 """BFCL v4 multi-turn as a real environment: 200 conversations over eight stateful API classes, as MCP tools.
 
-A task is a whole conversation, as the benchmark counts success. The user's later messages reach an agent by one more
-tool, `next_request`. There is one list of tools: those of all classes, or of the classes that the options name, which
-spares an agent with few words the rest; a tool of a class that a conversation is not about refuses by itself.
-The benchmark has no training set of its own: whoever trains here must not report its figures on the same tasks.
+A task is a whole conversation, because the benchmark counts success per conversation. The agent gets the user's later
+messages from one more tool, `next_request`. All tasks have one list of tools: those of all classes, or only of the
+classes in the options, so that an agent with a short context need not read the rest. A tool of a class that a
+conversation does not involve refuses its calls. The benchmark has no training set of its own: if you train here, do not
+report its figures on the same tasks.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class BfclOptions(Frozen):
     """Options of an environment folder, under [real]."""
 
     classes: tuple[str, ...] = tuple(CLASSES)
-    """Only the conversations that are about no other classes than these."""
+    """Only the conversations that involve no class besides these."""
     max_steps: int = Field(default=40, ge=1)
-    """The ground truth takes at most 16."""
+    """The ground truth takes at most 16 steps."""
 
     @field_validator("classes")
     @classmethod
@@ -51,7 +52,7 @@ class BfclOptions(Frozen):
 
 
 class Bfcl:
-    """BFCL as an entry point gives it: description, tasks, behaviours and new worlds."""
+    """BFCL as a real environment: description, tasks, behaviours and new instances."""
 
     behaviours: Mapping[str, Behaviour] = behaviours(bfcl_suite)
 
@@ -74,12 +75,12 @@ class Bfcl:
         )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split; no world occurs in two of them."""
+        """The tasks of a split; no world occurs in two splits."""
         check_split(split)
         return self._tasks[split]
 
     def create(self) -> Environment:
-        """A new world that nobody else uses."""
+        """A new instance that nobody else uses."""
         return BfclEnvironment(self._suite, SYSTEMS, self._tools)
 
     @property
@@ -105,5 +106,5 @@ class Bfcl:
 
 
 def bfcl(options: JsonObject) -> Bfcl:
-    """The entry point. Raises InvalidInput for an option that it does not know."""
+    """The entry point. Raises InvalidInput for an unknown option."""
     return Bfcl(checked(BfclOptions, "bfcl", options))

@@ -23,7 +23,7 @@ LONGEST = 60
 
 
 class Caller:
-    """Makes random calls that fit their schemas, with values out of the state where there are such."""
+    """Makes random calls that fit their schemas, with values from the state if there are fitting ones."""
 
     def __init__(self, conversation: Conversation, suite: Suite, random: Random) -> None:
         self._random = random
@@ -35,14 +35,14 @@ class Caller:
         ]
 
     def call(self, state: str) -> ToolCall:
-        """Any function of the conversation."""
+        """A random call of any function of the conversation."""
         tool = self._random.choice(self._tools)
         schema = tool["inputSchema"]
         assert isinstance(schema, dict)
         return ToolCall(name=str(tool["name"]), arguments=self._arguments(schema, _values(state)))
 
     def disturbed(self, call: ToolCall, state: str) -> ToolCall:
-        """The call with another value of one argument, or another function where it has none."""
+        """The call with another value of one argument; a random call if it has no arguments."""
         schema = next((tool["inputSchema"] for tool in self._tools if tool["name"] == call.name), None)
         if not call.arguments or not isinstance(schema, dict):
             return self.call(state)
@@ -78,7 +78,7 @@ class Caller:
         return self._scalar(name, kind, known)
 
     def _scalar(self, name: str, kind: str, known: Sequence[tuple[str, JsonValue]]) -> JsonValue:
-        """A text or a number of the state, one of the same name where there is one, or a plain one."""
+        """A text or a number: mostly one from the state, preferably of a similar name, else an invented one."""
         types = {"string": (str,), "integer": (int,), "number": (int, float)}.get(kind, (str,))
         fitting = [
             (called, value) for called, value in known if isinstance(value, types) and not isinstance(value, bool)
@@ -92,7 +92,7 @@ class Caller:
 
 
 def _values(state: str) -> list[tuple[str, JsonValue]]:
-    """(name, value) of what stands in a state: ids, and the fields that are no long texts."""
+    """(name, value) of the ids and fields in a state, without the requests and without long values."""
     found: list[tuple[str, JsonValue]] = []
     for path, value in fields(parsed(state) or {}):
         above, _, name = path.rpartition("/")
@@ -104,7 +104,7 @@ def _values(state: str) -> list[tuple[str, JsonValue]]:
 
 
 def behaviours(suite: Callable[[], Suite]) -> Mapping[str, Behaviour]:
-    """`expert` plays the ground truth, `noisy` and `mixed` with slips, `random` calls whatever fits a schema."""
+    """`expert` plays the ground truth, `noisy` and `mixed` add slips, `random` makes any calls that fit a schema."""
 
     def scripted(slips: Sequence[float]) -> Behaviour:
         async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
@@ -145,7 +145,7 @@ def _conversation(start: StepResult, suite: Suite) -> Conversation:
 
 
 def _slipped(call: ToolCall, caller: Caller, state: str, share: float, random: Random) -> Iterator[ToolCall]:
-    """The call, or with probability `share` a slip: left out, twice, with another value, or after a stray one."""
+    """The call, or with probability `share` a slip: no call, the call twice, changed, or after a stray one."""
     if call == NEXT_CALL or random.random() >= share:
         yield call
         return

@@ -1,7 +1,7 @@
 """One conversation of the benchmark as an environment: its functions are tools, and `next_request` moves it on.
 
 The user's messages are in the explicit state, since they are part of the world that a simulation has to know. The
-reward comes with the end, after the last message, and is the referee's.
+reward is the referee's. It comes at the end, after the last message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OVER = "The user has no further request. The conversation is over."
 
 
 class BfclEnvironment:
-    """One conversation at a time. The world is the task's own: the seed of `reset` changes nothing."""
+    """Plays one conversation at a time. The task fixes the world; the seed of `reset` is ignored."""
 
     def __init__(self, suite: Suite, systems: Mapping[str, System], tools: Sequence[JsonObject]) -> None:
         self.tools = tools
@@ -34,7 +34,7 @@ class BfclEnvironment:
         self._playing: tuple[Conversation, ApiInstances, Referee] | None = None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start the conversation that `task.metadata["conversation"]` names."""
+        """Start the conversation with the id `task.metadata["conversation"]`."""
         name = task.metadata.get("conversation")
         conversation = self._suite.conversations.get(name) if isinstance(name, str) else None
         if conversation is None:
@@ -65,7 +65,7 @@ class BfclEnvironment:
         self._playing = None
 
     def _refusal(self, conversation: Conversation, action: ToolCall) -> str | None:
-        """Why the call is not tried."""
+        """Reason to refuse the call without trying it; None if there is none."""
         tool = self._tools.get(action.name)
         if tool is None:
             return UNKNOWN_TOOL.replace("{tool}", action.name)
@@ -87,7 +87,7 @@ class BfclEnvironment:
         return result.model_copy(update={"reward": float(all(verdicts)), "terminated": True})
 
     def _shown(self, tool: str, answer: FunctionResult) -> StepResult:
-        """An answer as a tool's result. One that is off the tool's own schema is told as text alone."""
+        """A function's answer as a tool result; text only if it does not fit the tool's output schema."""
         schema = self._tools[tool].get("outputSchema")
         fits = answer.is_error or not isinstance(schema, dict) or fault_under(schema, answer.structured) is None
         return self._told(text_of(answer), is_error=answer.is_error, structured=answer.structured if fits else {})

@@ -1,8 +1,8 @@
-"""The explicit state of the benchmark's API classes: what an instance holds, as JSON, and what it should hold at last.
+"""The explicit state of the benchmark's API classes: an instance's attributes as JSON, and the JSON Schema of its goal.
 
-Entities with an id are collections, all else is single values under the system's name (`trading.order_counter`). An
-entity that has not the fields of its kind (some of the benchmark's data have such) is kept under one field, `value`.
-What an instance draws at random is its own: the state says what was drawn, not what will be.
+Entities with an id form collections. All else is single values under the system's name (`trading.order_counter`). An
+entity without the fields of its kind, as in some of the benchmark's data, is kept under one field, `value`. The state
+contains the random values that an instance has drawn, but not those that it will draw.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dreamgym.state import Collection, StateSchema, identity_of
 from dreamgym.types import JsonObject
 
 ORDER = "contents"
-"""The names in a directory, in their order: shown to whoever lists it, and nothing that is compared."""
+"""Field for the names in a directory, in their order. A listing shows it, but the check does not compare it."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Kind:
     key: str
     fields: Mapping[str, str] = field(default_factory=dict)
     whole: str = "value"
-    """The field of an entity that is a single value, or has other fields than these."""
+    """The field for an entity that is a single value, or has other fields than these."""
 
     def collected(self, held: object) -> JsonObject:
-        """The entities by their id. Those of a list say it themselves, or have their place as one."""
+        """The entities by id. In a list, the id is the entity's own, or else its position."""
         if isinstance(held, Mapping):
             pairs = [(str(identity), entity) for identity, entity in held.items()]
         else:
@@ -62,10 +62,10 @@ class System:
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     """Attributes that hold entities."""
     read: Callable[[Any], JsonObject] | None = None
-    """Reads an instance whose attributes are no JSON; its keys are in `values` and `kinds`."""
+    """Reads an instance whose attributes are not JSON. The keys of the result are in `values` and `kinds`."""
 
     def state(self, instance: object) -> JsonObject:
-        """The parts of the state that an instance holds."""
+        """The parts of the state that come from an instance."""
         held = self.read(instance) if self.read else vars(instance)
         told: JsonObject = {self.called(name): jsonable(held.get(name)) for name in self.values}
         return told | {kind.name: kind.collected(held.get(name, {})) for name, kind in self.kinds.items()}
@@ -75,7 +75,7 @@ class System:
         return f"{self.name}.{attribute}"
 
     def goal(self, state: JsonObject) -> Iterator[tuple[str, JsonObject]]:
-        """JSON Schemas of what must be as in this state, by name: all but what the benchmark does not compare."""
+        """JSON Schemas by name of the parts that must be as in this state: those that the benchmark compares."""
         for attribute in self.values:
             if not attribute.startswith("_"):
                 yield self.called(attribute), {"const": state[self.called(attribute)]}
@@ -100,7 +100,7 @@ def _entity_goal(entity: JsonValue) -> JsonObject:
 
 
 def jsonable(value: object) -> JsonValue:
-    """A copy of a value as JSON: sets in their order, and what JSON has no word for as a number or its text."""
+    """A copy of a value as JSON: a set as a sorted list, other types as a number if possible, else as text."""
     copied: JsonValue = json.loads(json.dumps(value, default=_plain), parse_constant=str)
     return copied
 
@@ -112,7 +112,7 @@ def _plain(value: Any) -> object:
 
 
 def files(system: Any) -> JsonObject:
-    """The file system: every path with what is there, and where the user stands."""
+    """The file system: the file or directory at each path, and the user's current directory."""
     found: JsonObject = {}
 
     def enter(item: Any, path: str, above: Sequence[object]) -> None:
@@ -121,7 +121,7 @@ def files(system: Any) -> JsonObject:
             found[path] = {"name": item.name, "kind": "file", "content": item.content}
             return
         found[path] = {"name": item.name, "kind": "directory", ORDER: list(inside)}
-        if any(item is one for one in above):  # a directory that was copied into itself holds itself
+        if any(item is one for one in above):  # a directory that was copied into itself contains itself
             return
         for name, part in inside.items():
             enter(part, f"{path.rstrip('/')}/{name}", [*above, item])
@@ -250,4 +250,4 @@ SYSTEMS: Mapping[str, System] = {
     ),
     "MathAPI": System("math"),
 }
-"""The benchmark's classes."""
+"""The benchmark's API classes by name."""

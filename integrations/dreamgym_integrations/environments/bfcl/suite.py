@@ -1,7 +1,7 @@
-"""The conversations, function docs and API classes of BFCL v4 multi-turn, as the package `bfcl-eval` has them.
+"""The conversations, function docs and API classes of BFCL v4 multi-turn, from the package `bfcl-eval`.
 
-Nothing of it is copied: files are read and classes imported where the package is installed. Of what the package asks
-for, the classes need `mpmath` alone, so that none of its model clients has to be there.
+Nothing is copied: files are read and classes are imported from the installed package. Its classes need only `mpmath` of
+its dependencies, so none of its model clients has to be installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLASSES: Mapping[str, str] = {
     "MathAPI": "math_api",
 }
 """The stateful classes, each with the name of its module and of its docs. Every conversation has one of the first four,
-which is its world, and at most one of the others."""
+which defines its world, and at most one of the others."""
 MAIN = tuple(CLASSES)[:4]
 
 
@@ -42,23 +42,23 @@ class Conversation:
     id: str
     messages: tuple[str, ...]
     calls: tuple[tuple[ToolCall, ...], ...]
-    """The ground truth of each message."""
+    """The calls of the ground truth for each message."""
     classes: tuple[str, ...]
     config: JsonObject
-    """How each class starts, by its name."""
+    """How each class starts, by the name of the class."""
     excluded: frozenset[str] = frozenset()
-    """Functions that are not there in this conversation."""
+    """Functions that do not work in this conversation."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Conversations, with the classes that they are about."""
+    """Conversations, with the classes that they need."""
 
     conversations: Mapping[str, Conversation]
     docs: Mapping[str, Sequence[JsonObject]]
     """The functions of each class as the benchmark describes them."""
     make: Callable[[str], object]
-    """A new instance of a class by its name, not set up."""
+    """Makes an instance of a class by its name, without a scenario."""
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
@@ -68,7 +68,7 @@ class Suite:
 
 @cache
 def bfcl_suite() -> Suite:
-    """All base conversations. Raises InvalidInput where the package is not installed, or is another one."""
+    """All base conversations. Raises InvalidInput if the package is not installed, or is another version."""
     root = _root()
     docs = {name: _rows(root / "data" / "multi_turn_func_doc" / f"{module}.json") for name, module in CLASSES.items()}
     truths = {str(row["id"]): row["ground_truth"] for row in _rows(root / "data" / "possible_answer" / CATEGORY)}
@@ -94,7 +94,7 @@ def parameters_of(doc: JsonObject) -> tuple[str, ...]:
 
 
 def conversation_of(row: JsonObject, truth: object, parameters: Mapping[str, Sequence[str]]) -> Conversation:
-    """A conversation from its two rows. Raises KeyError, TypeError, ValueError and SyntaxError for other ones."""
+    """A conversation from its two rows. Raises KeyError, TypeError, ValueError or SyntaxError for malformed ones."""
     turns = row["question"]
     classes, config, excluded = row["involved_classes"], row["initial_config"], row.get("excluded_function", [])
     if not isinstance(turns, list) or not isinstance(truth, list) or len(turns) != len(truth):
@@ -112,11 +112,11 @@ def conversation_of(row: JsonObject, truth: object, parameters: Mapping[str, Seq
 
 
 def tool_call(text: str, parameters: Mapping[str, Sequence[str]]) -> ToolCall:
-    """A call in Python's notation, with literal arguments; by position they take the parameters' order.
+    """Parse a call in Python's notation with literal arguments; positional ones are in the parameters' order.
 
     Raises:
-        ValueError, SyntaxError: it is no such call.
-        KeyError: nobody knows the function.
+        ValueError, SyntaxError: the text is not such a call.
+        KeyError: the function is unknown.
     """
     call = ast.parse(text.strip(), mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):

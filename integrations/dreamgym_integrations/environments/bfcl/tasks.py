@@ -1,4 +1,4 @@
-"""A conversation of the benchmark as a task: what the agent is told, how it starts, its split, and its check."""
+"""A conversation of the benchmark as a task: its instruction, its initial state, its split, and its check."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dreamgym_integrations.environments.bfcl.tools import NEXT
 from dreamgym_integrations.environments.bfcl.world import ApiInstances, FunctionResult
 
 PLACES = ("train", "train", "dev", "train", "test")
-"""The split of each of five worlds in a row, in the benchmark's order."""
+"""The splits of each five successive worlds, in the benchmark's order."""
 
 
 def instruction_of(conversation: Conversation) -> str:
-    """The agent's instruction: how the conversation goes, which tools it is about, and the first message."""
+    """The agent's instruction: how the conversation goes, which tools work in it, and the first message."""
     lacking = f", except for {', '.join(sorted(conversation.excluded))}" if conversation.excluded else ""
     return (
         f"You serve a user with tools. In this conversation only those of {' and '.join(conversation.classes)} work"
@@ -32,7 +32,10 @@ def instruction_of(conversation: Conversation) -> str:
 def state_of(
     conversation: Conversation, request: int, world: ApiInstances, systems: Mapping[str, System]
 ) -> JsonObject:
-    """The state in which the user waits for a request; `request` counts from 1, and is one more than there are last."""
+    """The state in which the user waits for a request.
+
+    `request` counts from 1. At the end it is one more than the number of requests.
+    """
     texts: JsonObject = {
         str(number): {"number": str(number), "text": text} for number, text in enumerate(conversation.messages, start=1)
     }
@@ -47,8 +50,8 @@ def state_of(
 def task_of(conversation: Conversation, suite: Suite, systems: Mapping[str, System], *, env: str, split: str) -> Task:
     """The task. Its check asks for the last state of the ground truth, and for the answers that the ground truth got.
 
-    It is for whoever ends with an answer instead of the last `next_request`, and for simulations. The real reward also
-    compares the state after each single request.
+    The check is for agents that end with an answer instead of the last `next_request`, and for simulations. The real
+    reward also compares the state after each single request.
     """
     world = ApiInstances(conversation, suite.make)
     start = state_of(conversation, 1, world, systems)
@@ -71,7 +74,7 @@ def text_of(answer: FunctionResult) -> str:
 
 
 def goal_of(conversation: Conversation, state: JsonObject, systems: Mapping[str, System]) -> JsonObject:
-    """JSON Schema of a state in which the last request is there, and the systems are as in this one."""
+    """JSON Schema: the last request has been reached, and the systems are as in `state`."""
     properties: JsonObject = {"request": {"minimum": len(conversation.messages)}}
     for name in conversation.classes:
         properties.update(systems[name].goal(state))
@@ -79,7 +82,7 @@ def goal_of(conversation: Conversation, state: JsonObject, systems: Mapping[str,
 
 
 def split_by_world(conversations: Sequence[Conversation]) -> list[tuple[Conversation, str]]:
-    """Each conversation with its split. Those whose main class starts alike are of one world, and of one split."""
+    """Each conversation with its split. Those whose main class starts alike share a world, and so a split."""
     worlds: dict[str, str] = {}
     split = []
     for conversation in conversations:

@@ -1,4 +1,4 @@
-"""Functions as the benchmark describes them, as MCP tools with typed schemas, and the tool for the next request."""
+"""The benchmark's descriptions of functions as MCP tools with typed schemas, and the tool for the next request."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ NEXT_REQUEST: JsonObject = {
 _TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
 _ENUM = re.compile(r"\[Enum\]:?\s*(\[.*?\])")
 WIDER: JsonObject = {"close_ticket.ticket_id": ["integer", "string"], "send_message.message_id": "object"}
-"""Where the package's docs say another type than its ground truth and its answers have."""
+"""Right types of values for which the package's docs disagree with its ground truth and its answers."""
 MAXIMA = {"precision": 1000, "exponent": 1000}
-"""Beyond these a single call of the calculator would stop the server for minutes."""
+"""Largest values: with larger ones, a single call of the calculator would block the server for minutes."""
 
 
 def tools_of(docs: Sequence[JsonObject]) -> list[JsonObject]:
-    """The tools of some functions, after the one that asks for the next request."""
+    """The tools of these functions, after the tool for the next request."""
     return [NEXT_REQUEST, *(tool_of(doc) for doc in docs)]
 
 
 def tool_of(doc: JsonObject) -> JsonObject:
-    """One function. An answer may lack what its schema names: the docs do not say what is always there."""
+    """One function as a tool. Its answers may lack fields of their schema: the docs do not list the required ones."""
     name = str(doc["name"])
     arguments = schema_of(doc["parameters"], name)
     tool: JsonObject = {
@@ -47,7 +47,7 @@ def tool_of(doc: JsonObject) -> JsonObject:
 
 
 def schema_of(described: JsonValue, place: str) -> JsonObject:
-    """JSON Schema of what the benchmark describes in its own dialect; `place` is where it stands."""
+    """JSON Schema of a value that the benchmark describes in its own dialect; `place` is the path of the value."""
     if not isinstance(described, dict):
         return {}
     kept = ("description", "default", "enum", "required")
@@ -66,7 +66,7 @@ def schema_of(described: JsonValue, place: str) -> JsonObject:
 
 
 def _with_enum(schema: JsonObject) -> JsonObject:
-    """The values that a description lists, as an enum: of the items where it describes a list."""
+    """The schema with the values that its description lists as an enum; for a list, an enum of the items."""
     listed = _ENUM.search(str(schema.get("description", "")))
     if listed is None:
         return schema

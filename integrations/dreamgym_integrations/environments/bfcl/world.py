@@ -1,7 +1,8 @@
-"""One world of API instances, and the referee that compares it with what the ground truth makes of another one.
+"""One world of API instances, and the referee that compares it with a second one in which the ground truth is played.
 
-The rule is the benchmark's own: after each request the instances' public attributes equal those of the ground truth,
-every answer that its calls get is among the answers so far, and where it calls something, something was called.
+The rule is the benchmark's own. After each request the instances' public attributes equal those of the ground truth,
+the answers so far include all answers to the ground truth's calls, and the agent called something if the ground truth
+did.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class ApiInstances:
                 load(deepcopy(conversation.config.get(name, {})))
 
     def call(self, owner: str, action: ToolCall) -> FunctionResult:
-        """Call a function of one of the instances. What it raises is its answer, as in the benchmark."""
+        """Call a function of one of the instances. An exception becomes its answer, as in the benchmark."""
         try:
-            with localcontext():  # the calculator sets the precision of whoever calls it
+            with localcontext():  # the calculator changes the decimal precision of its caller
                 return answer_of(getattr(self.instances[owner], action.name)(**deepcopy(action.arguments)))
         except Exception as error:  # noqa: BLE001 the package's code, with whatever arguments an agent thinks of
             said = f"Error during execution: {error}"
@@ -69,7 +70,7 @@ def answer_of(value: object) -> FunctionResult:
 
 
 class Referee:
-    """Follows a conversation with a world of its own, in which the ground truth is played."""
+    """Judges a conversation by playing the ground truth in a world of its own."""
 
     def __init__(self, conversation: Conversation, make: Callable[[str], object], owners: Mapping[str, str]) -> None:
         self._conversation = conversation
@@ -81,12 +82,12 @@ class Referee:
         """For each closed request, True if it was fulfilled."""
 
     def note(self, answer: FunctionResult) -> None:
-        """The agent called something and got this."""
+        """Record the answer to a call of the agent."""
         self._answers.append(answer.said)
         self._called = True
 
     def close_request(self, world: ApiInstances) -> None:
-        """The agent says that the current request is done."""
+        """Judge the current request, which the agent has declared done."""
         calls = self._conversation.calls[len(self.verdicts)]
         wanted = [self.truth.call(self._owners[call.name], call).said for call in calls]
         is_fulfilled = not calls or (
@@ -97,13 +98,13 @@ class Referee:
 
 
 def is_alike(world: ApiInstances, truth: ApiInstances) -> bool:
-    """True if all public attributes of all instances are equal; what cannot be compared to its end is not."""
+    """True if all public attributes of all instances are equal; values that contain themselves are not."""
     try:
         return all(
             dict(_public(world.instances[name])) == dict(_public(instance))
             for name, instance in truth.instances.items()
         )
-    except RecursionError:  # a directory that holds itself
+    except RecursionError:  # a directory that contains itself
         return False
 
 

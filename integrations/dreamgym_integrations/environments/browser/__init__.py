@@ -1,11 +1,11 @@
 """A real web browser as an environment, through BrowserGym: MiniWoB++, WebArena and WebArena-Lite by one adapter.
 
-What an agent reads is the page's accessibility tree with the elements' ids; what is kept as the state is the part of it
-that matters for the task (see `state`). Each environment has a Chromium of its own.
+An agent reads the page's accessibility tree with the elements' ids. The state is the part of it that matters for the
+task (see `state`). Each environment has a Chromium of its own.
 
     miniwob         pages in the installed package; nothing else is needed
-    webarena        tasks from a file that `[real] data = "…"` or DREAMGYM_WEBARENA names, played on sites of your own
-    webarena_lite   the same with the 165 tasks of WebArena-Lite; the file is named by DREAMGYM_WEBARENA_LITE
+    webarena        tasks from the file in `[real] data = "…"` or DREAMGYM_WEBARENA, played on sites of your own
+    webarena_lite   like webarena, with the 165 tasks of WebArena-Lite; its variable is DREAMGYM_WEBARENA_LITE
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class BrowserOptions(Frozen):
     pages: tuple[str, ...] = ()
     """Only these pages of MiniWoB."""
     data: Path | None = None
-    """The file of WebArena's tasks."""
+    """The file of WebArena's tasks, or its folder."""
     sites: dict[str, str] = Field(default_factory=dict)
     """Address by the name of the site, instead of the variables WA_SHOPPING, WA_REDDIT, …"""
     navigation: bool = False
-    """Six actions more than the paper's thirteen: addresses and tabs."""
+    """Six more actions than the paper's thirteen: for addresses and tabs."""
     uploads: Path | None = None
     """The one folder that files may be uploaded from."""
     settle_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """How long a page is left alone after an action; None: 0.05 s on MiniWoB, 0.5 s on sites."""
+    """How long to wait after an action before the page is read; None: 0.05 s on MiniWoB, 0.5 s on sites."""
     timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """How long a reset or a step may take."""
 
@@ -53,5 +53,5 @@ class BrowserOptions(Frozen):
 
     @property
     def given(self) -> JsonObject:
-        """The options that were set, as an environment folder holds them."""
+        """The options that were set, as an environment folder contains them."""
         return self.model_dump(mode="json", exclude_unset=True)

@@ -1,7 +1,7 @@
-"""An agent's actions in a browser: the thirteen actions of the paper (appendix C), as BrowserGym names them, as tools.
+"""An agent's actions in a browser, as tools: the thirteen actions of the paper (appendix C), with BrowserGym's names.
 
-A call becomes the Python that BrowserGym runs, its arguments as literals: no word of an agent is ever code.
-`navigation_tools` are six more, for tasks that need an address or several tabs.
+A call becomes Python code that BrowserGym runs. Its arguments become literals, so an agent's text is never run as code.
+`NAVIGATION_TOOLS` are six more, for tasks that need an address or several tabs.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ class Refusal(Exception):
 
 
 def code_of(action: ToolCall, tools: Sequence[JsonObject], uploads: Path | None = None) -> str:
-    """The call of BrowserGym's function.
+    """Python code that calls BrowserGym's function.
 
     Args:
-        action: what the agent does.
-        tools: what there is.
+        action: the agent's call.
+        tools: definitions of the tools.
         uploads: the one folder that files may be taken from.
 
     Raises:
         UnknownName, InvalidInput: there is no such tool, or its arguments do not fit its schema.
-        Refusal: a file of another place.
+        Refusal: a file that may not be uploaded.
     """
     schemas = {str(tool["name"]): tool["inputSchema"] for tool in tools}
     if action.name not in schemas:
@@ -114,7 +114,7 @@ def _allowed(value: JsonValue, uploads: Path | None) -> JsonValue:
 
 
 def admissible(page: Page) -> list[str]:
-    """Calls that act on the elements in view; TEXT stands for any words."""
+    """Calls that act on the elements of the page; TEXT stands for any text."""
     calls: list[str] = []
     options = [element.name for element in page.elements if element.role == "option" and element.name]
     for element in page.elements:

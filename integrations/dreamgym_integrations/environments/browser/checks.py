@@ -1,7 +1,8 @@
 """WebArena's checks of success: `string_match` on the answer, `url_match` on the page, `program_html` on contents.
 
-All checks of a task must hold. A `fuzzy_match` is a language model's in the original: here an answer that is the
-reference, but for case, spaces and punctuation, holds, and any other does not, which the step's info says (`unjudged`).
+All checks of a task must hold. In the original a language model judges a `fuzzy_match`. Here an answer passes if it
+equals the reference apart from case, spaces and punctuation. Any other answer fails, and the step's info then has
+`unjudged`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _CALL = re.compile(r"func:(\w+)\((.*)\)")
 _ARGUMENT = re.compile(r"'([^']*)'|\"([^\"]*)\"")
 
 Helper = Callable[..., str]
-"""Called by a `func:` of a check, with the page and the arguments in quotes."""
+"""Function that a `func:` of a check calls, with the page and the arguments in quotes."""
 
 
 class CheckResult(NamedTuple):
@@ -29,7 +30,7 @@ class CheckResult(NamedTuple):
 
     succeeded: bool
     unjudged: bool = False
-    """A language model would have had to compare texts."""
+    """True if a language model would have had to compare texts."""
 
 
 class Checks:
@@ -43,7 +44,7 @@ class Checks:
 
     @classmethod
     def of(cls, evaluation: JsonObject) -> Checks:
-        """From a task's `eval`. Raises InvalidInput for a kind of check that is not known."""
+        """Parse a task's `eval`. Raises InvalidInput for an unknown kind of check."""
         types = evaluation.get("eval_types")
         if not isinstance(types, list) or not types or not set(map(str, types)) <= set(TYPES):
             raise InvalidInput(f"eval.eval_types: expected some of {', '.join(TYPES)}, got {types!r}")
@@ -92,7 +93,7 @@ def text_verdict(wanted: JsonObject, text: str) -> CheckResult:
 
 
 def is_at(url: str, references: str) -> bool:
-    """One of the references is in the address, and each of their parameters has one of its values."""
+    """True if one of the references is in the address, and each of their parameters has one of its values there."""
     shown = urlparse(url.rstrip("/"))
     wanted = [urlparse(reference.rstrip("/")) for reference in references.split(_OR)]
     if not any(reference.netloc + reference.path in shown.netloc + shown.path for reference in wanted):
@@ -106,7 +107,7 @@ def is_at(url: str, references: str) -> bool:
 
 
 def cleaned(text: str) -> str:
-    """In small letters, without the quotes around it."""
+    """The text in lower case, without the quotes around it."""
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
@@ -115,7 +116,7 @@ def cleaned(text: str) -> str:
 
 def _includes(text: str, reference: str, alone: bool) -> bool:
     wanted, shown = cleaned(reference), cleaned(text)
-    if alone and len(wanted) == 1:  # a 0 is not in 10
+    if alone and len(wanted) == 1:  # `0` must not match `10`
         return wanted in re.findall(r"\w+|[^\w\s]", shown)
     return wanted in shown
 
@@ -144,7 +145,7 @@ def _content_verdict(target: JsonObject, page: Any, helpers: Mapping[str, Helper
 
 
 def _content(target: JsonObject, page: Any, helpers: Mapping[str, Helper]) -> str | None:
-    """The text that a check is about; None where the page has no such thing."""
+    """The text that a check is about; None if the page does not have it."""
     from playwright.sync_api import Error
 
     locator = str(target["locator"]).strip()
@@ -158,7 +159,7 @@ def _content(target: JsonObject, page: Any, helpers: Mapping[str, Helper]) -> st
         for preparation in preparations if isinstance(preparations, list) else []:
             page.evaluate(f"() => {preparation}")
         value = page.evaluate(code)
-    except Error:  # the page is another one
+    except Error:  # the page is not the expected one
         return None
     return None if value is None else str(value)
 

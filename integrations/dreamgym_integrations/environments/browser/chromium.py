@@ -1,9 +1,9 @@
-"""Browsers for this process: each a thread of its own with one Chromium, lent to one environment at a time.
+"""Browsers for this process: each is a thread with one Chromium, lent to one environment at a time.
 
 BrowserGym keeps one Playwright for the whole process and starts two Chromiums with every reset, one of them for a chat
-window. Playwright's synchronous interface belongs to the thread that started it. So BrowserGym is given a Playwright
-that is each thread's own, whose `launch` lends the thread's one Chromium: a reset takes a fresh context in it instead
-of two starts, and every launch, the chat's too, takes the Chromium that is found here.
+window. But Playwright's synchronous interface works only in the thread that started it. So BrowserGym gets a substitute
+that uses each thread's own Playwright. Its `launch` lends the thread's one Chromium: a reset takes a fresh context in
+it instead of two starts, and every launch, also the chat's, takes the Chromium that is found here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Result = TypeVar("Result")
 
 SYSTEM_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 IDLE = 4
-"""So many browsers wait for the next environment; what is more is closed."""
+"""Most browsers that wait for the next environment; any more are closed."""
 STOP_LIMIT_S = 10.0
 
 _own = threading.local()
 
 
 class _PerThread:
-    """Stands for the one Playwright of the process in BrowserGym; each thread has one of its own."""
+    """Takes the place of the one Playwright of the process in BrowserGym: each thread has one of its own."""
 
     @property
     def selectors(self) -> Any:
@@ -44,13 +44,13 @@ class _PerThread:
 
 
 class _Lent:
-    """A browser that is not closed by whoever borrowed it."""
+    """A lent browser, which the borrower cannot close."""
 
     def __init__(self, browser: Any) -> None:
         self.new_context = browser.new_context
 
     def close(self) -> None:
-        """Nothing: the browser stays open for the next episode."""
+        """Does nothing: the browser stays open for the next episode."""
 
 
 class _Chromium:
@@ -59,7 +59,7 @@ class _Chromium:
         self._browser: Any = None
 
     def launch(self, **options: object) -> _Lent:
-        """The thread's browser: started at first, and anew where it died. All that BrowserGym asks for is set here."""
+        """The thread's browser, started if there is none or if it died. `options` is ignored; all are set here."""
         if self._browser is None or not self._browser.is_connected():
             self._browser = self._playwright.chromium.launch(
                 executable_path=executable(self._playwright.chromium.executable_path),
@@ -74,7 +74,7 @@ class _Chromium:
 
 
 def executable(own: str) -> str:
-    """Playwright's own Chromium where it was installed, else the system's. Raises InvalidInput where there is none."""
+    """Playwright's own Chromium if it is installed, else the system's. Raises InvalidInput if there is none."""
     found = own if Path(own).exists() else next(filter(None, map(shutil.which, SYSTEM_BROWSERS)), None)
     if found is None:
         raise InvalidInput(
@@ -84,7 +84,7 @@ def executable(own: str) -> str:
 
 
 class Browser:
-    """A thread with a browser; what it is given to do, it does one after the other."""
+    """A thread with a browser. It runs its calls one after the other."""
 
     def __init__(self) -> None:
         self.page: Any = None
@@ -95,7 +95,7 @@ class Browser:
         self._thread.start()
 
     async def call(self, work: Callable[[], Result], limit_s: float) -> Result:
-        """Do it in the thread. Raises EnvironmentUnavailable where that takes too long."""
+        """Run `work` in the thread. Raises EnvironmentUnavailable if that takes too long."""
         future: Future[Result] = Future()
         self._calls.put((future, work))
         try:
@@ -104,11 +104,11 @@ class Browser:
             raise EnvironmentUnavailable(f"the browser gave no answer within {limit_s:g} s") from None
 
     def stop(self) -> None:
-        """Close the browser when what it does now is done."""
+        """Close the browser after the calls that it was given."""
         self._calls.put(None)
 
     def join(self) -> None:
-        """Wait until it is closed, but not for one that hangs."""
+        """Wait until the browser is closed, at most STOP_LIMIT_S: it may hang."""
         self._thread.join(STOP_LIMIT_S)
 
     def _run(self) -> None:
@@ -147,7 +147,7 @@ def _start() -> None:
 
 
 class Browsers:
-    """Those that nobody uses now. Safe to use from many threads."""
+    """The browsers that are not in use. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -159,7 +159,7 @@ class Browsers:
             return self._idle.pop() if self._idle else Browser()
 
     def give_back(self, browser: Browser) -> None:
-        """Keep it for the next environment."""
+        """Keep the browser for the next environment, or close it if enough are idle."""
         with self._lock:
             if len(self._idle) < IDLE:
                 self._idle.append(browser)
@@ -167,7 +167,7 @@ class Browsers:
         browser.stop()
 
     def stop(self) -> None:
-        """End all that are idle."""
+        """Close all idle browsers."""
         with self._lock:
             idle, self._idle = self._idle, []
         for browser in idle:

@@ -1,7 +1,7 @@
 """One browser as an environment, through BrowserGym: the page as its accessibility tree, actions by the elements' ids.
 
-An action that is impossible is answered with BrowserGym's own words and the page as it is, and the episode goes on. A
-browser that dies, or a page that cannot be read, is the end of that episode alone.
+An impossible action is answered with BrowserGym's own error and the page as it is, and the episode goes on. A browser
+that dies, or a page that cannot be read, ends only that episode.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ HIDDEN_ROLES = ("LineBreak", "InlineTextBox")
 
 @dataclass(frozen=True)
 class TaskSetup:
-    """How BrowserGym is asked to play one task."""
+    """How BrowserGym plays one task."""
 
     task: Callable[..., object]
     """BrowserGym's task, called with the seed and the arguments."""
     arguments: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     goal: str | None = None
-    """The instruction that the task must have; another one means another version of the task."""
+    """The instruction that the task must have; a different one means that another version is installed."""
 
 
 class BrowserEnvironment:
-    """One page at a time, in a browser that nobody else uses. The world is the task's own: `seed` changes nothing.
+    """Plays one page at a time, in a browser that nobody else uses. The task fixes the world; `seed` is ignored.
 
     Args:
-        options: of the environment folder.
-        world_of: how a task is played.
-        settle_s: how long a page is left alone after an action before it is read, unless the options say.
-        shows_addresses: the agent reads the addresses of links.
+        options: options of the environment folder.
+        world_of: returns how BrowserGym plays a task.
+        settle_s: how long to wait after an action before the page is read, unless the options set it.
+        shows_addresses: True if the agent reads the addresses of links.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class BrowserEnvironment:
         """Open the task's page.
 
         Raises:
-            InvalidInput: the installed task is another one than described.
+            InvalidInput: the installed task differs from its description.
             EnvironmentUnavailable: the page or the browser does not open.
         """
         world = self._world_of(task)
@@ -72,7 +72,7 @@ class BrowserEnvironment:
         played = await self._call(lambda: _open(browser, world, self._settle_s))
         self._task = task if task.instruction else task.model_copy(update={"instruction": str(played.seen["goal"])})
         start = self._result(played)
-        # as a dream's first observation, which is the state: whoever plays by what is seen alone finds the goal there
+        # as in a dream, whose first observation is the state: players that read only observations find the goal there
         return start.model_copy(update={"observation": f"goal: {self._task.instruction!r}\n{start.observation}"})
 
     async def step(self, action: ToolCall) -> StepResult:
@@ -117,7 +117,7 @@ class BrowserEnvironment:
             ) from error
 
     def _discard(self) -> None:
-        """Use it no more; nobody waits for one that hangs."""
+        """Stop using the browser, without waiting for it: it may hang."""
         browser, self._browser, self._task = self._browser, None, None
         if browser is not None:
             browser.stop()
@@ -132,7 +132,7 @@ class BrowserEnvironment:
         }
         reward = played.reward
         if isinstance(raw := played.info.get("RAW_REWARD_GLOBAL"), int | float):
-            # MiniWoB's own binary reward; BrowserGym's counts a page of which a part is right as a success
+            # MiniWoB's own binary reward; BrowserGym's counts a partly right page as a success
             reward = float(raw == 1)
             info["raw_reward"] = float(raw)
         if played.info.get("unjudged"):
@@ -157,7 +157,7 @@ class _Played:
 
 
 def _open(browser: Browser, world: TaskSetup, settle_s: float) -> _Played:
-    """In the browser's thread, as the next two."""
+    """Open the task's page. Runs in the browser's thread, like `_act` and `_shut`."""
     from browsergym.core.env import BrowserEnv
 
     _shut(browser)
@@ -189,7 +189,7 @@ def _shut(browser: Browser) -> None:
 
 @cache
 def _functions() -> str:
-    """BrowserGym's own, which the code of an action calls."""
+    """Source of BrowserGym's own functions, which the code of an action calls."""
     from browsergym.core.action.highlevel import HighLevelActionSet
 
     functions: str = HighLevelActionSet(subsets=["chat", "bid", "nav", "tab"], demo_mode="off").python_includes
@@ -216,6 +216,6 @@ def _tree(seen: Mapping[str, Any], shows_addresses: bool) -> str:
 
 
 def _first_line(error: Exception | str) -> str:
-    """The reason without the log of what was tried, which differs from run to run."""
+    """The reason without the log of the attempts, which differs from run to run."""
     text = str(error).strip().split("\n", 1)[0]
     return text if isinstance(error, str) else f"{type(error).__name__}: {text}"

@@ -1,10 +1,10 @@
 """MiniWoB++ (Liu et al., 2018): small pages with a task each, drawn by a seed, in the package `miniwob`.
 
-What a page asks for is known only when it was opened, so each was looked at once: `miniwob_worlds.jsonl.xz` has a line
-for each world, with its instruction and the page that it begins with. A world is a page and a seed: the seeds below 10
-are training, 10 to 12 development and 13 to 15 test, each without the worlds that an earlier split has.
+The instruction of a page is known only after the page is opened, so each was opened once: `miniwob_worlds.jsonl.xz` has
+a line for each world, with its instruction and its first page. A world is a page and a seed. Seeds below 10 are train,
+10 to 12 are dev and 13 to 15 are test. Each split leaves out the worlds of earlier splits.
 
-`benchmarks/tasklists/pages.py` looks again at all of them.
+`benchmarks/tasklists/pages.py` opens all of them again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTLE_S = 0.05
 
 
 class MiniwobWorld(Frozen):
-    """One page as it begins."""
+    """One world: a page with a seed, and how it begins."""
 
     page: str
     seed: int
@@ -63,7 +63,7 @@ def miniwob_worlds() -> Sequence[MiniwobWorld]:
 
 
 def world_of(task: Task) -> TaskSetup:
-    """BrowserGym's class for a task. Raises UnknownName."""
+    """How BrowserGym plays a task. Raises UnknownName for an unknown page."""
     import miniwob as package
     from browsergym.miniwob import all as pages
 
@@ -82,7 +82,7 @@ def world_of(task: Task) -> TaskSetup:
 
 
 class Miniwob:
-    """MiniWoB++ as an entry point gives it."""
+    """MiniWoB++ as a real environment: description, tasks, behaviours and new instances."""
 
     behaviours: Mapping[str, Behaviour] = BEHAVIOURS
 
@@ -115,7 +115,7 @@ class Miniwob:
         return [world.task("miniwob") for world in sorted(chosen, key=lambda world: world.seed)]
 
     def create(self) -> Environment:
-        """A browser that nobody else uses. Raises MissingPackage."""
+        """A new instance, with a browser that nobody else uses. Raises MissingPackage."""
         try:
             import browsergym.miniwob  # noqa: F401
             import miniwob  # noqa: F401
@@ -125,5 +125,5 @@ class Miniwob:
 
 
 def miniwob(options: JsonObject) -> Miniwob:
-    """Entry point `miniwob`. Raises InvalidInput for an option that it does not know."""
+    """Entry point `miniwob`. Raises InvalidInput for an unknown option."""
     return Miniwob(checked(BrowserOptions, "miniwob", options))

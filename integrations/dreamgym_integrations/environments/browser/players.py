@@ -17,7 +17,7 @@ from dreamgym_integrations.environments.browser.tree import FIELDS, Element, Pag
 
 WORDS = ("hello", "12", "test")
 BAD_ID_SHARE = 0.1
-"""Share of random actions that name an id which is not on the page."""
+"""Share of random actions with an id that is not on the page."""
 
 
 def spoiled(plan: Sequence[ToolCall], page: Page) -> list[ToolCall]:
@@ -56,7 +56,7 @@ def _other_option(call: ToolCall, page: Page) -> ToolCall | None:
 
 
 def _other_click(element: Element, page: Page, used: set[str]) -> ToolCall | None:
-    """Another of its kind, but no other button where this one only sends what was entered."""
+    """A click on another element of the same role; None if there is none, or if this one only submits the form."""
     if element.name.lower() in {"submit", "login"}:
         return None
     alike = [
@@ -70,7 +70,7 @@ def _other_click(element: Element, page: Page, used: set[str]) -> ToolCall | Non
 
 
 def drawn(page: Page, random: Random) -> ToolCall:
-    """Any action on the page."""
+    """A random action on the page."""
     usable = [element for element in page.elements if element.is_interactive]
     if not usable or random.random() < BAD_ID_SHARE:
         return click(str(random.randrange(900, 1000)))
@@ -87,11 +87,11 @@ async def play(start: StepResult, environment: Environment, random: Random, righ
     """Play to the end.
 
     Args:
-        start: what `reset` gave.
+        start: result of `reset`.
         environment: where to play.
-        random: draws.
+        random: source of all draws.
         right: the probability that the plan is the right one; else it is a wrong one.
-        slips: the probability of each step to be any action instead of the plan's.
+        slips: the probability that a step is a random action instead of the plan's.
     """
     page = page_of(start.observation)
     plan = script(page)
@@ -105,7 +105,7 @@ async def play(start: StepResult, environment: Environment, random: Random, righ
 
 
 async def mixed(start: StepResult, environment: Environment, seed: int) -> None:
-    """Anything between bad and good play: what a simulator should be built from."""
+    """Play between bad and good. A simulator should be built from recordings of it."""
     random = Random(seed)
     await play(start, environment, random, right=0.6, slips=random.choice((0.0, 0.2, 0.4, 1.0)))
 

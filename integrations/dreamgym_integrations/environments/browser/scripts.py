@@ -1,6 +1,6 @@
-"""Scripts for pages of MiniWoB: from the instruction and the first page, all calls.
+"""Scripts for pages of MiniWoB: each makes all calls from the instruction and the first page.
 
-Each script is found by the words of the instruction. One that does not find what it looks for gives no plan.
+The wording of the instruction selects the script. A script that does not find what it looks for gives no plan.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _WIDGETS: Mapping[str, frozenset[str]] = {
 
 
 class _NotFound(LookupError):
-    """The page has not what the instruction speaks of."""
+    """The page does not have what the instruction asks for."""
 
 
 def script(page: Page) -> list[ToolCall]:
-    """All calls that do what the page's goal asks for; none where no script knows it."""
+    """All calls that do what the page's goal asks for; empty if no script fits."""
     for pattern, write in _SCRIPTS:
         match = re.search(pattern, page.goal)
         if match:
@@ -43,7 +43,7 @@ def _all(page: Page, roles: frozenset[str]) -> list[Element]:
 
 
 def _find(page: Page, name: str, *roles: str) -> Element:
-    """The element of this name, of one of the roles where some are given."""
+    """The element of this name; if roles are given, of one of them."""
     for element in page.elements:
         if element.name.lower() == name.lower() and element.is_interactive and (not roles or element.role in roles):
             return element
@@ -80,7 +80,7 @@ def _click_dialog(page: Page, match: re.Match[str]) -> list[ToolCall]:
 
 
 def _select(page: Page, match: re.Match[str]) -> list[ToolCall]:
-    """Boxes and radio buttons, or a list."""
+    """Select from a list if there is one, else click boxes and radio buttons; then submit."""
     lists = _all(page, frozenset({"combobox"}))
     if lists:
         return [ToolCall(name="select_option", arguments={"bid": lists[0].bid, "options": match[1]}), _send(page)]
@@ -91,7 +91,7 @@ def _select(page: Page, match: re.Match[str]) -> list[ToolCall]:
 def _widget(page: Page, match: re.Match[str]) -> list[ToolCall]:
     kind = match[1]
     fitting = _all(page, _WIDGETS.get(kind, frozenset({kind})))
-    if kind in {"text", "textarea"}:  # the tree does not tell one from the other
+    if kind in {"text", "textarea"}:  # the tree does not distinguish them
         fitting = fitting[:1]
     return [click(_nth(fitting, 1).bid)]
 
@@ -101,7 +101,7 @@ def _focus(page: Page, match: re.Match[str]) -> list[ToolCall]:
 
 
 def _enter(value: Callable[[Page, re.Match[str]], str], roles: frozenset[str] = _TEXT_FIELDS) -> Script:
-    """Fill in all fields and send them."""
+    """Fill in all fields and submit them."""
 
     def write(page: Page, match: re.Match[str]) -> list[ToolCall]:
         fields = _all(page, roles)
@@ -131,7 +131,7 @@ def _log_in(page: Page, match: re.Match[str]) -> list[ToolCall]:
 
 
 def _cell(page: Page, match: re.Match[str]) -> str:
-    """The cell behind the name in the table."""
+    """The table cell after the name."""
     if match[1] not in page.texts[:-1]:
         raise _NotFound(match[1])
     return page.texts[page.texts.index(match[1]) + 1]

@@ -31,12 +31,12 @@ _LOGIN: Mapping[str, tuple[str, str, str]] = {
     "reddit": ("/login", "Username", "Log in"),
     "gitlab": ("/users/sign_in", "Username or email", "Sign in"),
 }
-"""By site: where its form is, what its first field is called, and its button."""
+"""The login form of each site: its path, the label of its first field, the name of its button."""
 OPEN_LIMIT_MS = 30_000
 
 
 class PlayedTask(AbstractBrowserTask):  # type: ignore[misc]
-    """The task of one row, whose addresses are those of the user's sites."""
+    """The task of one row, with the addresses of the user's sites."""
 
     def __init__(self, seed: int, row: SiteTask, addresses: Mapping[str, str]) -> None:
         super().__init__(seed)
@@ -47,7 +47,7 @@ class PlayedTask(AbstractBrowserTask):  # type: ignore[misc]
         self._asks = "string_match" in str(row.eval["eval_types"])
 
     def setup(self, page: Any) -> tuple[str, JsonObject]:
-        """Log in and open the first page. Raises EnvironmentUnavailable where a site answers with a failure."""
+        """Log in and open the first page. Raises EnvironmentUnavailable if a site answers with a failure."""
         if self._row.require_login:
             for site in self._row.sites:
                 if site in _LOGIN:
@@ -57,7 +57,7 @@ class PlayedTask(AbstractBrowserTask):  # type: ignore[misc]
         return self._row.intent, {}
 
     def teardown(self) -> None:
-        """Nothing of its own is left: what the agent changed on a site stays changed."""
+        """Does nothing: what the agent changed on a site stays changed."""
 
     def validate(self, page: Any, chat_messages: Sequence[Mapping[str, str]]) -> tuple[float, bool, str, JsonObject]:
         """BrowserGym's (reward, done, message, info)."""
@@ -126,13 +126,13 @@ class PlayedTask(AbstractBrowserTask):  # type: ignore[misc]
 
 
 def _post(page: Any, url: str) -> str:
-    """The address of the post that a comment's address is within."""
+    """The address of the post, from the address of one of its comments; any other address unchanged."""
     match = re.match(r"(https?://[^/]+/f/[^/]+/[^/]+)(?:/|$)", url)
     return f"{match[1]}/" if match else url
 
 
 def _role(page: Any, account: str) -> str:
-    """A member's role in the table of a project's members on GitLab; empty where there is none."""
+    """A member's role in the table of a project's members on GitLab; empty if there is none."""
     row = page.locator("tr", has=page.get_by_text(f"@{account}", exact=True)).first
     role = row.locator("td.col-max-role span").first
     return str(role.inner_text()) if role.count() else ""

@@ -1,12 +1,12 @@
 """The tasks of WebArena (Zhou et al., 2024) and WebArena-Lite (Liu et al., 2024), on sites that the user runs.
 
-The tasks are read from the files as their authors publish them, from one folder or one file:
+The tasks are read from the files that their authors publish, from one folder or one file:
 
-    test_webarena_lite.raw.json            the 165; all of them are the test of `webarena_lite`
-    webarena_812_test.raw.json, or .xz     the 812 (also as test.raw.json); without the 165 they are 647 for training
+    test_webarena_lite.raw.json            the 165 tasks; all of them are the test split of `webarena_lite`
+    webarena_812_test.raw.json, or .xz     the 812 tasks (also as test.raw.json); 647 of them are not among the 165
 
-`webarena_lite` trains on those 647, as the paper does, of which every tenth template is for development; tasks of
-training and test may be of one template. `webarena` keeps templates apart: of ten, one is development and two test.
+`webarena_lite` trains on those 647, as the paper does; every tenth template of them is dev. Its train and test tasks
+may share a template. `webarena` keeps templates apart: of ten templates, one is dev and two are test.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SiteTask(Frozen):
 
 
 def site_tasks(name: str, data: Path | None) -> Mapping[str, Sequence[Task]]:
-    """The tasks of each split. Raises InvalidInput where there is no file, or it is not what was expected."""
+    """The tasks of each split. Raises InvalidInput if there is no file, or if it is malformed."""
     place = data or (Path(os.environ[VARIABLES[name]]) if os.environ.get(VARIABLES[name]) else None)
     if place is None:
         raise InvalidInput(
@@ -118,13 +118,13 @@ def _read(file: Path) -> list[SiteTask]:
 
 
 def addresses(given: Mapping[str, str]) -> dict[str, str]:
-    """Where the sites are: as given, else by the variables WA_SHOPPING, WA_REDDIT, …; without a slash behind."""
+    """The addresses of the sites: as given, else from WA_SHOPPING, WA_REDDIT, …; without a slash at the end."""
     found = {site: given.get(site) or os.environ.get(f"WA_{site.upper()}", "") for site in SITES}
     return {site: address.rstrip("/") for site, address in found.items() if address}
 
 
 def site_worlds(given: Mapping[str, str]) -> Callable[[Task], TaskSetup]:
-    """How a task is played on these sites. Raises MissingPackage."""
+    """A function that returns how BrowserGym plays a task on these sites. Raises MissingPackage."""
     try:
         from dreamgym_integrations.environments.browser.site_task import PlayedTask
     except ImportError as error:
@@ -146,7 +146,7 @@ def site_worlds(given: Mapping[str, str]) -> Callable[[Task], TaskSetup]:
 
 
 class Sites:
-    """WebArena's sites as an entry point gives them; where they are, is known when one is played."""
+    """WebArena as a real environment. The addresses of the sites are looked up when a task is played."""
 
     behaviours: Mapping[str, Behaviour] = BEHAVIOURS
 
@@ -176,15 +176,15 @@ class Sites:
         return self._tasks[split]
 
     def create(self) -> Environment:
-        """A browser that nobody else uses."""
+        """A new instance, with a browser that nobody else uses."""
         return BrowserEnvironment(self._options, site_worlds(self._options.sites), settle_s=0.5, shows_addresses=True)
 
 
 def webarena(options: JsonObject) -> Sites:
-    """Entry point `webarena`: the 812 tasks, of which those of WebArena-Lite are the test."""
+    """Entry point `webarena`: the 812 tasks, split by template."""
     return Sites("webarena", checked(BrowserOptions, "webarena", options))
 
 
 def webarena_lite(options: JsonObject) -> Sites:
-    """Entry point `webarena_lite`: the 165 tasks."""
+    """Entry point `webarena_lite`: the 165 tasks for test, the other 647 of WebArena for train and dev."""
     return Sites("webarena_lite", checked(BrowserOptions, "webarena_lite", options))

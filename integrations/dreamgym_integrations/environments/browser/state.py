@@ -1,8 +1,9 @@
-"""The part of a page that matters for a task, which the paper (appendix C) has a language model extract.
+"""The part of a page that matters for a task. In the paper (appendix C) a language model extracts it.
 
-Here it is a pure function of the text and the instruction, the same for a real page and for a simulated state: applied
-to its own result it changes nothing. Kept are three to ten elements with their exact ids, in the order of the page:
-what can be used, what shares words with the instruction, where the focus is; and the texts, tables among them.
+Here it is a pure function of the text and the instruction, the same for a real page and for a simulated state. Applied
+to its own result it changes nothing. It keeps three to ten elements with their exact ids, in the order of the page:
+those that can be used, that share words with the instruction, or that have the focus. It also keeps the texts,
+including tables.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _EMPTY = frozenset(_WORD.findall("a an and are as at be by for from in into is i
 
 
 def state_of(observation: str, instruction: str) -> str:
-    """The state that a page is in, for someone with this instruction."""
+    """The state of a page, for a task with this instruction."""
     page = page_of(observation)
     wanted = _words(instruction)
     lines = [f"goal: {instruction!r}", f"page: {page.title!r}", *page.tabs]
@@ -31,7 +32,7 @@ def state_of(observation: str, instruction: str) -> str:
 
 
 def relevant(elements: Sequence[Element], wanted: frozenset[str]) -> list[Element]:
-    """The elements that matter, at most ten; at least three where there are as many."""
+    """The elements that matter: at most ten, and at least three if there are as many."""
     scores = [_score(element, wanted) for element in elements]
     ranked = sorted(range(len(elements)), key=lambda place: (-scores[place], place))
     number = max(FEWEST, min(MOST, sum(score > 0 for score in scores)))
@@ -44,7 +45,7 @@ def _score(element: Element, wanted: frozenset[str]) -> int:
 
 
 def _texts(texts: Sequence[str], wanted: frozenset[str]) -> list[str]:
-    """In their order; where there is too much, those that share a word with the instruction go first."""
+    """The texts to keep, in order. If they are too long, those that share a word with the instruction have priority."""
     ranked = sorted(range(len(texts)), key=lambda place: (not wanted & _words(texts[place]), place))
     kept: list[int] = []
     left = TEXT_LENGTH

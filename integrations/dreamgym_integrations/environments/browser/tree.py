@@ -1,12 +1,12 @@
-"""A page as text, read back: BrowserGym's accessibility tree, and the states that are made of it.
+"""Parses a page from text: BrowserGym's accessibility tree, and the states that are made from it.
 
-One grammar reads both, so that a simulated state is read by the same function as a real page. Names are quoted as
-Python does, so no page can write a line of its own. A line that is none of these is skipped:
+One grammar covers both, so the same function reads a simulated state and a real page. Names are quoted as in Python, so
+a page cannot add a line of its own. A line of any other form than these is skipped:
 
-    [14] textbox 'Name' value='Ada', clickable, focused      an element; in a state there is a colon behind the role
-        StaticText 'Name'                                    a text; the tabs before it are the depth
-    goal: 'Enter the name'   page: 'Form'   text: 'a | b'    of a state
-    tab 1: 'Inbox', open                                     where there are several
+    [14] textbox 'Name' value='Ada', clickable, focused      an element; in a state, a colon follows the role
+        StaticText 'Name'                                    a text; its depth is the number of tabs before it
+    goal: 'Enter the name'   page: 'Form'   text: 'a | b'    three lines of a state
+    tab 1: 'Inbox', open                                     a tab, if there are several
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ PRESSED = frozenset(
     ("button", "checkbox", "link", "menuitem", "menuitemcheckbox", "menuitemradio", "radio", "switch", "tab")
 )
 FRAMES = frozenset(["LabelText", "RootWebArea", "dialog", "list", "menu", "tablist"])
-"""They may be clickable, but what is to be clicked is within."""
+"""Roles that may be clickable, although the elements to click are inside them."""
 TEXT_ROLES = frozenset(["StaticText", "cell", "columnheader", "gridcell", "heading", "rowheader"])
 SHOWN_MARKS = ("checked", "selected", "expanded", "pressed", "disabled", "focused", "clickable")
 USUAL_MARKS = frozenset({"selected=false", "pressed=false", "disabled=false"})
 
 
 class Element(NamedTuple):
-    """An element with an id, by which calls name it."""
+    """An element with the id that calls use for it."""
 
     bid: str
     role: str
     name: str
-    """Its own name, else the text inside of it or, for a field, before it."""
+    """The element's own name, else the text inside it or, for a field, before it."""
     value: str = ""
     marks: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ class Page(NamedTuple):
     elements: tuple[Element, ...]
     """One for each id, in the order of the page."""
     texts: tuple[str, ...]
-    """Those that no interactive element is named by; the cells of a table are among them."""
+    """Texts that are not the name of an interactive element, including the cells of tables."""
 
 
 class _Node(NamedTuple):
@@ -77,7 +77,7 @@ class _Node(NamedTuple):
 
 
 def page_of(text: str) -> Page:
-    """Read a tree or a state."""
+    """Parse a tree or a state."""
     nodes: list[_Node] = []
     tabs: list[str] = []
     for line in text.split("\n"):
@@ -127,7 +127,7 @@ def _node(match: re.Match[str]) -> _Node:
             marks[mark] = None
     role = match["role"]
     if role in FIELDS | PRESSED:
-        marks.pop("clickable", None)  # it goes without saying
+        marks.pop("clickable", None)  # elements of these roles always are
     name = _unquoted(match["name"] or "")
     if role != "text":
         name = shortened(name)
@@ -136,7 +136,7 @@ def _node(match: re.Match[str]) -> _Node:
 
 
 def _is_shown_value(before: Sequence[_Node], node: _Node) -> bool:
-    """The text inside of a field is its value once more."""
+    """True for the text inside a field, which repeats the field's value."""
     return (
         bool(before)
         and node.element.role == "StaticText"
@@ -146,7 +146,7 @@ def _is_shown_value(before: Sequence[_Node], node: _Node) -> bool:
 
 
 def shortened(name: str) -> str:
-    """A name in one line of a length that can be read."""
+    """A name on one line, cut to a readable length."""
     name = " ".join(name.split())
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1].rstrip()}…"
 
@@ -169,7 +169,7 @@ def _text(node: _Node, names: Set[str]) -> str:
 
 
 def _labelled(nodes: Sequence[_Node], place: int) -> Element:
-    """The element with a name: that of an unnamed one is the text inside of it, that of a field the one before it."""
+    """The element with a name. If it is unnamed, the name is the text inside it or, for a field, before it."""
     node = nodes[place]
     element = node.element
     if element.name or not node.is_tree or not element.is_interactive:

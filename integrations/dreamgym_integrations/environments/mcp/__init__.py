@@ -1,9 +1,9 @@
 """Any MCP server as a real environment: every instance has a server process, or an HTTP session, of its own.
 
-`reset` starts the server anew, and that is all it does: what a server keeps outside its process (files, a database) it
-keeps from one episode to the next, unless the command itself makes a fresh copy first. A server that tells its state in
-the `_meta` of its answers has it in the `info` of each step, as our dreams have, and never where an agent sees it.
-The tools, the tasks and the mirror are those of the environment folder; this adapter knows how to reach the server.
+`reset` only starts the server anew. What a server keeps outside its process (files, a database) stays from one episode
+to the next, unless the command itself makes a fresh copy first. If a server reports its state in the `_meta` of its
+answers, the state is in the `info` of each step, as in our dreams; an agent never sees it. The tools, the tasks and the
+server presentation are those of the environment folder. This adapter only connects to the server.
 
     [real]
     adapter = "mcp"
@@ -35,18 +35,18 @@ NEEDS_FOLDER = (
 
 
 class McpOptions(Frozen):
-    """The `[real]` table of an env.toml. Values of secrets never stand in it, only the names of variables."""
+    """The `[real]` table of an env.toml. It never contains the values of secrets, only the names of variables."""
 
     command: tuple[str, ...] = ()
-    """Starts a stdio server."""
+    """Command that starts a stdio server."""
     cwd: str | None = None
-    """Where the command runs; default: where we do."""
+    """Folder in which the command runs; None: the current one."""
     env: tuple[str, ...] = ()
-    """Names of the environment variables that the command is given, besides PATH, HOME and the like."""
+    """Names of the environment variables that the command gets, besides PATH, HOME and the like."""
     url: str | None = None
-    """An HTTP server, instead of a command."""
+    """Address of an HTTP server, instead of a command."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Header to the name of the environment variable that holds its value."""
+    """By header: the name of the environment variable that contains its value."""
     timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """How long the start, and each answer, may take."""
 
@@ -64,11 +64,11 @@ class McpOptions(Frozen):
         return f"MCP server {self.url or ' '.join(self.command)!r}"
 
     def variables(self) -> dict[str, str]:
-        """The variables that the command is given. Raises InvalidInput naming one that is not set."""
+        """The variables that the command gets. Raises InvalidInput with the name of one that is not set."""
         return {name: self._variable(name) for name in self.env}
 
     def header_values(self) -> dict[str, str]:
-        """The headers with their values. Raises InvalidInput naming a variable that is not set."""
+        """The headers with their values. Raises InvalidInput with the name of a variable that is not set."""
         return {header: self._variable(name) for header, name in self.headers.items()}
 
     def _variable(self, name: str) -> str:
@@ -88,13 +88,15 @@ class McpEnvironment:
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """The tools as the server lists them; known once it was started by `reset`."""
+        """The tools as the server lists them; known after the first `reset`."""
         if self._tools is None:
             raise EnvironmentUnavailable("the tools of a real MCP server are known after the first reset")
         return self._tools
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start the server anew. It says nothing by itself: the observation is a task's initial state in words.
+        """Start the server anew. The observation is the task's initial state; empty if that is explicit.
+
+        An explicit state is in `info` instead. The server itself gives no first observation.
 
         Raises:
             InvalidInput: a variable that the server needs is not set.
@@ -117,7 +119,7 @@ class McpEnvironment:
         return StepResult(observation="", info={"state": start})
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Call a tool. After a call without an answer nobody knows what the server did, so the episode cannot go on."""
+        """Call a tool. If there is no answer, what the server did is unknown, so the episode cannot go on."""
         if self._session is None:
             raise EpisodeFinished("no episode is running: call reset first")
         if self._failure:
@@ -139,7 +141,7 @@ class McpEnvironment:
 
 
 class McpServer:
-    """An MCP server as an entry point gives it; the description is the folder's."""
+    """An MCP server as a real environment; its description is in the environment folder."""
 
     behaviours: Mapping[str, Behaviour] = {}
 
@@ -148,11 +150,11 @@ class McpServer:
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """There is none without a folder. Raises InvalidInput."""
+        """Always raises InvalidInput: the description is in the environment folder."""
         raise InvalidInput(NEEDS_FOLDER)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """None of its own: they are the folder's."""
+        """Always empty: the tasks are in the environment folder."""
         return ()
 
     def create(self) -> McpEnvironment:
@@ -167,5 +169,5 @@ class McpServer:
 
 
 def mcp(options: JsonObject) -> McpServer:
-    """Entry point `mcp` of `dreamgym.environments`. Raises InvalidInput where the options name no server."""
+    """Entry point `mcp` of `dreamgym.environments`. Raises InvalidInput for options without a server."""
     return McpServer(checked(McpOptions, "mcp", options) if options else None)

@@ -1,7 +1,7 @@
-"""One conversation with a real MCP server, by the SDK's client in whichever protocol revision the server speaks.
+"""One session with a real MCP server, through the SDK's client, in the protocol revision that the server supports.
 
-Answers stay as they came, so nothing that the SDK does not know is lost. A task of our own holds the connection,
-because the SDK wants it closed where it was opened, and an environment is stepped and closed from anywhere.
+Answers stay raw, so fields that the SDK does not know are not lost. An asyncio task of our own holds the connection,
+because the SDK requires the task that opened it to close it, but an environment is stepped and closed from any task.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ MAX_PAGES = 100
 """Limit of pages in one listing: a server may hand out cursors without end."""
 SHOWN_CHARACTERS = 300
 
-logging.getLogger("mcp.client").addHandler(logging.NullHandler())  # a stray line on stdout is no traceback to us
+logging.getLogger("mcp.client").addHandler(logging.NullHandler())  # a stray line on stdout must not print a traceback
 
 
 class _Raw(RootModel[dict[str, JsonValue]]):
-    """A result as it came."""
+    """A raw result."""
 
 
 class McpSession:
-    """Open it, ask, close it; from any task of one event loop."""
+    """A session with one server. Any task of one event loop may open it, ask and close it."""
 
     def __init__(self, options: McpOptions) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class McpSession:
         self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
 
     async def open(self) -> None:
-        """Start and greet the server. Raises EnvironmentUnavailable, InvalidInput."""
+        """Start the server and connect to it. Raises EnvironmentUnavailable, InvalidInput."""
         ready = asyncio.Event()
         self._held = asyncio.create_task(self._hold(ready))
         greeted = asyncio.create_task(ready.wait())
@@ -89,7 +89,7 @@ class McpSession:
         raise self._unavailable(f"lists tools on more than {MAX_PAGES} pages")
 
     async def call(self, action: ToolCall) -> JsonObject:
-        """The raw result; a refusal at the level of the protocol becomes an error result in the server's words."""
+        """The raw result of a tool call. A protocol error becomes an error result in the server's words."""
         try:
             answer = await self._ask(
                 CallToolRequest(params=CallToolRequestParams(name=action.name, arguments=action.arguments))
@@ -101,14 +101,14 @@ class McpSession:
         return answer
 
     async def close(self) -> None:
-        """Say goodbye and stop the server; the SDK gives it a few seconds."""
+        """Close the session and stop the server; the SDK gives it a few seconds."""
         self._leave.set()
         if self._held is not None:
             if self._client is None:
                 self._held.cancel()
             await asyncio.wait({self._held})
             if not self._held.cancelled():
-                self._held.exception()  # whoever asked has been told
+                self._held.exception()  # retrieved, or asyncio would log it; the caller knows it already
         self._stderr.close()
 
     async def _hold(self, ready: asyncio.Event) -> None:
@@ -136,12 +136,12 @@ class McpSession:
         yield stdio_client(server, errlog=self._stderr)
 
     async def _notice(self, message: object) -> None:
-        """Notifications are not part of an answer; a line that is no message is remembered, in case none comes."""
+        """Ignore a notification. Remember a line that is not a message, for the error if no answer comes."""
         if isinstance(message, Exception):
             self._garbage = first_reason(message)
 
     async def _ask(self, request: CallToolRequest | ListToolsRequest) -> JsonObject:
-        """Raises MCPError for what the server refuses, EnvironmentUnavailable where there is no answer."""
+        """Send a request. Raises MCPError if the server refuses it, EnvironmentUnavailable if there is no answer."""
         assert self._client is not None
         try:
             async with asyncio.timeout(self._options.timeout_s):
@@ -156,7 +156,7 @@ class McpSession:
             raise
 
     def _unavailable(self, what: str) -> EnvironmentUnavailable:
-        """One sentence: the server, what it did, and the last thing it said besides."""
+        """Error in one sentence: the server, what it did, and the last stray line that it wrote."""
         self._stderr.seek(0)
         lines = [line.strip() for line in self._stderr.read().splitlines() if line.strip()]
         said = lines[-1] if lines else ""

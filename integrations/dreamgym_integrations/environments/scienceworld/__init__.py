@@ -1,7 +1,7 @@
 """ScienceWorld (Wang et al., 2022) as a real environment: thirty tasks of elementary science in a house of ten places.
 
-Tasks are the package's own variations in its own folds. They are listed one of each task after another, so that the
-first thirty of a split are of all kinds.
+Tasks are the package's own variations in its own folds. A split lists one variation of each task, then another of each,
+so its first thirty cover all kinds.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class ScienceWorldOptions(Frozen):
     """Options of an environment folder, under [real]."""
 
     max_steps: int = Field(default=100, ge=1)
-    """The package's own limit; one in ten of its own solutions is longer, as those of genetics are; 400 is enough."""
+    """The default is the package's limit. One in ten of its own solutions is longer (as in genetics); 400 is enough."""
     simplifications: Literal["easy", "none"] = "easy"
-    """`easy` is the package's: doors are open, `teleport to` works, plants need no water, wires only where needed."""
+    """`easy` is the package's: doors are open, `teleport to` works, plants need no water, wires only if needed."""
     admissible: bool = False
-    """List all commands that would do something in `info["admissible"]`: about a thousand, at twenty times the cost."""
+    """Put all commands with an effect in `info["admissible"]`: about a thousand, at twenty times the cost."""
 
 
 class ScienceWorld:
-    """ScienceWorld as an entry point gives it: description, tasks, behaviours and new worlds."""
+    """ScienceWorld as a real environment: description, tasks, behaviours and new instances."""
 
     def __init__(self, options: ScienceWorldOptions) -> None:
         self._options = options
@@ -77,22 +77,22 @@ class ScienceWorld:
                     id=f"{self._name}-{split}-{kind}-{variation}",
                     env=self._name,
                     instruction=instruction,
-                    initial_state=json.loads(start) if is_easy else None,  # listed with the doors open
+                    initial_state=json.loads(start) if is_easy else None,  # the list was made with open doors
                     metadata=metadata if is_easy else {**metadata, "simplifications": ""},
                 )
             )
         return tasks
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a fold of the package's."""
+        """The tasks of one of the package's folds."""
         check_split(split)
         return self._tasks[split]
 
     def create(self) -> Environment:
-        """A new world that nobody else uses."""
+        """A new instance that nobody else uses."""
         return ScienceWorldEnvironment(lists_commands=self._options.admissible)
 
 
 def scienceworld(options: JsonObject) -> ScienceWorld:
-    """The entry point. Raises InvalidInput for an option that it does not know."""
+    """The entry point. Raises InvalidInput for an unknown option."""
     return ScienceWorld(checked(ScienceWorldOptions, "scienceworld", options))

@@ -1,7 +1,7 @@
 """Ways to play ScienceWorld, good and deliberately bad, without an LLM.
 
-The expert follows the package's own solution of the task, which it is told by the environment; what it does besides,
-and all that bad players do, comes from what an agent reads.
+The expert follows the package's own solution of the environment's task. Its other actions, and all actions of bad
+players, come from what an agent reads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def gold(world: Variation) -> tuple[str, ...]:
 
 
 def room_of(state: str) -> str | None:
-    """The place that a state tells of."""
+    """The place that a state describes; None if there is none."""
     found = _ROOM.search(state)
     return None if found is None else next(name for name in found.groups() if name)
 
@@ -53,7 +53,7 @@ class ScienceWorldPlayer:
 
     Args:
         solution: the good commands in order.
-        random: where bad ones are drawn.
+        random: the source of the bad ones.
     """
 
     def __init__(self, solution: tuple[str, ...], random: Random) -> None:
@@ -63,16 +63,16 @@ class ScienceWorldPlayer:
         self._stayed = True
 
     def good(self, result: StepResult) -> str | None:
-        """The next command of the solution, or first the way back to where it is said; None at its end."""
+        """The solution's next command, or first one that leads back to its place; None at the solution's end."""
         if result.observation.startswith(AMBIGUOUS) and not self._stayed:
-            return "cancel"  # what was asked was no command of the solution
+            return "cancel"  # the question is not about a command of the solution
         if not self._stayed and self._place is not None and room_of(result.state) != self._place:
             return f"teleport to {self._place}"
         self._stayed = True
         return self._solution.pop() if self._solution else None
 
     def bad(self, state: str) -> str:
-        """Any command on things that are here, some of which are impossible or none."""
+        """A random command on things that are here; some are impossible or malformed."""
         if self._stayed:
             self._place, self._stayed = room_of(state), False
         things = sorted(set(_THING.findall(state))) or ["agent"]
@@ -92,9 +92,9 @@ class ScienceWorldPlayer:
 
 
 async def play(start: StepResult, environment: Environment, random: Random, good: float, _slips: float) -> None:
-    """Play on, and stop where the solution does: each command is the solution's with probability `good`, else random.
+    """Play until the solution ends: each command is the solution's with probability `good`, else random.
 
-    Random commands are impossible as often as it happens; there is no share of slips.
+    `_slips` is ignored: how many random commands are impossible is left to chance.
     """
     solution: tuple[str, ...] = ()
     if good:

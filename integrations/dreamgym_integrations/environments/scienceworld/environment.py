@@ -1,4 +1,4 @@
-"""One world of ScienceWorld as an environment: what is said to it, and what it answers."""
+"""One world of ScienceWorld as an environment: its commands and its answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REFUSED = re.compile(
 
 
 def world_of(task: Task) -> Variation:
-    """The world that a task names. Raises InvalidInput where it names none."""
+    """The world of a task, from its metadata. Raises InvalidInput if the metadata is not that of a world."""
     kind, variation = task.metadata.get("task"), task.metadata.get("variation")
     if not isinstance(kind, str) or not isinstance(variation, int) or variation < 0:
         raise InvalidInput(
@@ -42,15 +42,15 @@ def world_of(task: Task) -> Variation:
 
 
 def is_refusal(reply: str) -> bool:
-    """The reply says in one sentence that nothing was done."""
+    """True for a reply of one line which says that nothing was done."""
     return "\n" not in reply and _REFUSED.match(reply) is not None
 
 
 class ScienceWorldEnvironment:
-    """One world at a time; it is the task's own: the seed of `reset` changes nothing.
+    """Plays one world at a time. The task fixes the world; the seed of `reset` is ignored.
 
     Args:
-        lists_commands: every result has `info["admissible"]`, for the price of twenty steps each.
+        lists_commands: every result has `info["admissible"]`, each at the cost of twenty steps.
     """
 
     def __init__(self, *, lists_commands: bool = False) -> None:
@@ -62,14 +62,14 @@ class ScienceWorldEnvironment:
         self._started = 0
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start the world that `task.metadata` names; what is carried is told with the place."""
+        """Start the world in `task.metadata`. The observation shows the place and the inventory."""
         world = world_of(task)
         answer, view, commands = await asyncio.to_thread(self._run, lambda simulator: simulator.load(world))
         self.task, self._playing, self._started = task, True, answer.score
         return StepResult(observation=view, info={"score": answer.score, **commands})
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Say one command. Success is the end with a score of 100; a wrong focus ends the episode too."""
+        """Give one command. Success is an end with a score of 100; a wrong focus ends the episode too."""
         command = command_of(action, is_playing=self._playing)
         answer, view, commands = await asyncio.to_thread(self._run, lambda simulator: simulator.step(command))
         self._playing = not answer.ended
@@ -89,7 +89,7 @@ class ScienceWorldEnvironment:
             simulators.give_back(simulator)
 
     def _run(self, ask: Callable[[Simulator], CommandResult]) -> tuple[CommandResult, str, JsonObject]:
-        """An answer, what is to be seen then, and the commands where they are wanted."""
+        """The simulator's answer, the view after it, and the possible commands if they are wanted."""
         if self._simulator is None:
             self._simulator = simulators.take()
         try:

@@ -1,7 +1,7 @@
-"""Reads ScienceWorld's words as objects: typed commands, structured answers, and the places and things that are known.
+"""Reads ScienceWorld's texts as objects: typed commands, structured answers, and the places and things that are known.
 
-Things are called as they are listed, without their article. Equal things are one entity that is in several places. A
-place in `where` is a path: `kitchen/counter/bowl` is a bowl on the counter of the kitchen.
+The name of a thing is the one in listings, without the article. Equal things are one entity that is in several places.
+A place in `where` is a path: `kitchen/counter/bowl` is a bowl on the counter of the kitchen.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ FORMS = {
     "focus_on": ["focus on {thing}"],
     "go": ["go to {place}", "go {place}"],
 }
-"""The typed tools, by the forms of the command of each."""
+"""The forms of the command of each typed tool."""
 SCHEMA = StateSchema.model_validate(
     {
         "places": {
             "key": "place",
-            "fields": {"seen": "boolean", "doors": "object"},  # doors: by the place behind, true for an open one
+            "fields": {"seen": "boolean", "doors": "object"},  # doors: by the place behind, true if open
             "complete": False,
         },
         "things": {
@@ -58,7 +58,7 @@ SCHEMA = StateSchema.model_validate(
             "fields": {
                 "where": "array",  # paths from a place or from `inventory`
                 "open": "boolean?",
-                "active": "boolean?",  # null: nothing is told of it
+                "active": "boolean?",  # null: not known
             },
             "complete": False,
         },
@@ -67,7 +67,7 @@ SCHEMA = StateSchema.model_validate(
 )
 INVENTORY = "inventory"
 DEPTH = 6
-"""Things in things that are read at most."""
+"""Deepest nesting of things in things that is read."""
 
 _ROOM = re.compile(r"This (?:room|outside location) is called (?:the )?([^.]*)\. ")
 _DOOR = re.compile(r"A door to (?:the )?([^(]*) \(that is (open|closed)\)")
@@ -91,10 +91,14 @@ _REPLIES = [
 class ScienceWorldReader:
     """ScienceWorld's reader, see `dreamgym.reading.Reader`.
 
-    Structured answers: `{places, doors, things}` of a view of the place or the inventory, which are the roots of the
-    paths that it shows all of, the doors by the place behind, and each thing with `where`, `open` and `active`;
-    `{place}` of a walk, `{thing, place}` of a move; `{thing, open}`, `{thing, active}` and `{thing}` of what was
-    opened, switched or focused on. If the `info` of a result has a view as its state, `after` reads that.
+    Structured answers:
+
+    - a view of the place or of the inventory: `{places, doors, things}`. `places` are the roots of the paths that the
+      view shows completely, `doors` are by the place behind, each thing has `where`, `open` and `active`;
+    - a walk: `{place}`; a move of a thing: `{thing, place}`;
+    - a thing that was opened or closed: `{thing, open}`; switched: `{thing, active}`; focused on: `{thing}`.
+
+    If the `info` of a result has a view as its state, `after` reads that.
     """
 
     schema = SCHEMA
@@ -108,7 +112,7 @@ class ScienceWorldReader:
         return read_as(result, answer, is_error=is_refusal(result.observation))
 
     def observation(self, call: ToolCall, answer: JsonObject, instruction: str) -> str | None:
-        """The words of a view do not follow from it: they list things in an order of the game's own."""
+        """None: the words do not follow from the structured view, since the game lists things in its own order."""
         return None
 
     def start(self, task: Task, first: StepResult) -> JsonObject:
@@ -134,7 +138,7 @@ class ScienceWorldReader:
 
 
 def view_in(text: str) -> JsonObject | None:
-    """What a view of a place or of the inventory shows; None for other words."""
+    """The content of a view of a place or of the inventory; None for another text."""
     roots: list[str] = []
     doors: JsonObject = {}
     things: list[JsonObject] = []
@@ -153,7 +157,7 @@ def view_in(text: str) -> JsonObject | None:
 
 
 def _things_in(text: str, where: str, depth: int) -> Iterator[JsonObject]:
-    """The thing that a text tells of, and what is in it."""
+    """The thing that a text describes, and the things in it."""
     article = _ARTICLE.match(text)
     name, rest = _cut(text[article.end() if article else 0 :])
     if not name or name == "nothing" or not depth:
@@ -173,14 +177,14 @@ def _things_in(text: str, where: str, depth: int) -> Iterator[JsonObject]:
 
 
 def _cut(text: str) -> tuple[str, str]:
-    """A thing's name, and what is told of it."""
+    """Split a text into the name of a thing and its description."""
     ends = [place for mark in (" (", ", ", ". ") if (place := text.find(mark)) >= 0]
     end = min(ends, default=len(text))
     return text[:end].rstrip(". "), text[end:].strip(" ")
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """What is told of a thing itself, and the list of what is in it."""
+    """Split a description into that of the thing itself and the list of its contents."""
     found = _IN_IT.search(text)
     if found is None:
         return text, ""
@@ -188,7 +192,7 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _listed_in(text: str) -> Iterator[str]:
-    """The parts of a list, whose commas in brackets and before `which` and `currently` part nothing."""
+    """The parts of a list. Commas in brackets, and before `which` and `currently`, do not separate parts."""
     depth = begin = 0
     for found in _APART.finditer(text):
         if found[0] == "(":
@@ -203,7 +207,7 @@ def _listed_in(text: str) -> Iterator[str]:
 
 
 def _replied(text: str) -> JsonObject | None:
-    """What one sentence says that was done."""
+    """Structured answer in a reply of one sentence; None if its form is unknown."""
     for pattern in _REPLIES:
         if found := pattern.fullmatch(text.strip()):
             answer: JsonObject = dict(found.groupdict())
@@ -216,7 +220,7 @@ def _replied(text: str) -> JsonObject | None:
 
 
 def _with_view(state: JsonObject, view: JsonObject) -> JsonObject:
-    """The state with what a view shows, in which nothing else is in the places of the view."""
+    """The state after a view. Things that the view does not show are removed from its places."""
     roots = cast("list[str]", view["places"])
     places, at = _object(state["places"]), state["at"]
     for root in roots:
@@ -236,7 +240,7 @@ def _with_view(state: JsonObject, view: JsonObject) -> JsonObject:
 
 
 def _path(state: JsonObject, place: str) -> str:
-    """The path of something that a thing was moved to: a container here or in the inventory, else a root."""
+    """The path of a thing's new place: a container here or in the inventory, else a root."""
     known = _object(_object(state["things"]).get(place) or _thing(place))
     near = (path for path in cast("list[str]", known["where"]) if path.partition("/")[0] in (state["at"], INVENTORY))
     return next((f"{path}/{place}" for path in near), place)

@@ -1,8 +1,8 @@
-"""Simulators of ScienceWorld: one Java machine for each, since the program keeps its world in variables of the machine.
+"""Simulators of ScienceWorld, each with a JVM of its own, since the program keeps its world in global variables.
 
-They are reused: to start one takes two seconds, to load another world a tenth of one. Objects are told apart by a
-constant hash: by the machine's own, which is drawn anew in each, equal things such as three wood cups are listed, and
-found by the package's gold path, in another order every time.
+They are reused: starting one takes two seconds, loading another world a tenth of a second. All objects have a constant
+hash code. The JVM's default hash codes are drawn anew in each JVM. With them, equal things such as three wood cups are
+listed, and found by the package's gold path, in another order every time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dreamgym_integrations.environments.java import JavaMachine, java_failures
 
 WHAT = "ScienceWorld"
 OPTIONS = ("-XX:+UseSerialGC", "-Xmx512m", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-"""The second compiler stays on: after some hundred steps a step takes 19 ms of CPU with it, 32 without."""
+"""The JVM's second compiler stays on: after some hundred steps a step takes 19 ms of CPU with it, 32 without."""
 
 
 class Variation(NamedTuple):
@@ -32,17 +32,17 @@ class CommandResult(NamedTuple):
 
     reply: str
     score: int
-    """0 to 100, or -100 where the task was failed."""
+    """0 to 100, or -100 if the task was failed."""
     completed: bool
 
     @property
     def ended(self) -> bool:
-        """The package ends an episode that was failed as well as one that is complete."""
+        """True if the episode is over: the package ends one that was failed as well as one that is complete."""
         return self.completed or self.score < 0
 
 
 class Simulator:
-    """One world at a time."""
+    """A JVM with one world at a time."""
 
     def __init__(self) -> None:
         try:
@@ -66,7 +66,7 @@ class Simulator:
         return self.step("look around")
 
     def step(self, command: str) -> CommandResult:
-        """Say a command. Raises EnvironmentUnavailable."""
+        """Give the world a command. Raises EnvironmentUnavailable."""
         with java_failures(WHAT):
             reply = self._java.step(command)
             answer = CommandResult(reply, round(100 * self._java.getScore()), bool(self._java.getCompleted()))
@@ -75,7 +75,7 @@ class Simulator:
         return answer
 
     def view(self) -> str:
-        """The place and what is carried; it takes no time in the world."""
+        """Text of the place and of the inventory. Reading it takes no time in the world."""
         with java_failures(WHAT):
             return f"{self._java.freeActionLook().strip()}\n{self._java.freeActionInventory().strip()}"
 
@@ -85,18 +85,18 @@ class Simulator:
             return " ".join(self._java.getTaskDescription().split())
 
     def admissible(self) -> list[str]:
-        """Every command that would do something here, a thousand of them; it takes longer than twenty steps."""
+        """All commands that would have an effect here, about a thousand. Listing them is slower than twenty steps."""
         with java_failures(WHAT):
             return self._machine.texts(self._java.getValidActionObjectCombinations())
 
     def gold(self, world: Variation) -> tuple[str, ...]:
-        """The package's own solution; the world that was loaded is gone."""
+        """The package's own solution. The world that was loaded is lost."""
         with java_failures(WHAT):
             self._java.load(world.kind, world.variation, world.simplifications, True)
             return tuple(self._machine.texts(self._java.getGoldActionSequence()))
 
     def folds(self, kind: str) -> dict[str, list[int]]:
-        """The package's own variations for training, development and test; the world that was loaded is gone."""
+        """The package's own variations for training, development and test. The world that was loaded is lost."""
         with java_failures(WHAT):
             self._java.load(kind, 0, "easy", False)
             java = self._java
@@ -112,7 +112,7 @@ class Simulator:
 
 
 class Simulators:
-    """All simulators of this process; each is used by one at a time. Safe to use from many threads."""
+    """All simulators of this process, each lent to one user at a time. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,7 +131,7 @@ class Simulators:
         return simulator
 
     def give_back(self, simulator: Simulator) -> None:
-        """Keep it for the next one, unless its machine is gone."""
+        """Keep the simulator for the next user, unless its JVM has ended."""
         with self._lock:
             if simulator.is_alive and simulator in self._all:
                 self._free.append(simulator)
@@ -140,7 +140,7 @@ class Simulators:
                 simulator.stop()
 
     def stop(self) -> None:
-        """End all machines, those in use too; the next `take` starts another."""
+        """End all JVMs, also those in use; the next `take` starts another."""
         with self._lock:
             simulators, self._all, self._free = self._all, [], []
         for simulator in simulators:

@@ -1,6 +1,6 @@
 """The games of TextWorldExpress (Jansen and Cote, 2022) as real environments.
 
-The package's own folds share worlds, so tasks are split by seed, and worlds seen in training are left out of the rest.
+The package's own folds share worlds. So tasks are split by seed here, and a split leaves out worlds of earlier splits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GameOptions(Frozen):
 
 
 class TextWorldExpress:
-    """A game as an entry point gives it: its description, tasks, behaviours and new worlds.
+    """One game as a real environment: its description, tasks, behaviours and new instances.
 
     Raises:
         InvalidInput, UnknownName: an option or a parameter that the game does not have.
@@ -86,5 +86,5 @@ class TextWorldExpress:
         return self._tasks[split]
 
     def create(self) -> Environment:
-        """A new world that nobody else uses."""
+        """A new instance that nobody else uses."""
         return GameEnvironment(self._game, self._options.params)

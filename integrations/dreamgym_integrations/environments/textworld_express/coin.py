@@ -42,7 +42,7 @@ def view(look: str) -> str:
 
 
 def short(reply: str) -> str:
-    """A reply that describes no place, in few words."""
+    """Shorten a reply that does not describe a place."""
     line = " ".join(reply.split())
     return _SHORT.get(line, line.lower())
 
@@ -55,7 +55,7 @@ class HouseMap:
         self._exits: dict[str, Mapping[str, str]] = {}
 
     def note(self, place: str, exits: Mapping[str, str]) -> None:
-        """Remember the places that a place leads to, by side."""
+        """Remember the exits of a place: the place behind each, by side."""
         self._exits[place] = exits
 
     def is_unseen(self, place: str) -> bool:
@@ -65,7 +65,7 @@ class HouseMap:
     def side(self, here: str, wanted: Callable[[str], bool]) -> str | None:
         """The side to leave by for the nearest wanted place, drawn among equally near ones.
 
-        Any side if no way to a wanted place is known; None without an exit.
+        Returns any side if no way to a wanted place is known, and None if the place has no exit.
         """
         sides = list(self._exits[here])
         self._random.shuffle(sides)
@@ -84,8 +84,8 @@ class HouseMap:
 class Explorer:
     """A depth-first search that takes the coin.
 
-    It goes through exits to places not yet seen, draws among several, and otherwise walks back to the nearest place
-    that has one.
+    It goes through an exit to an unseen place, drawn if there are several. If the place has no such exit, it walks
+    back to the nearest place that has one.
     """
 
     def __init__(self, random: Random) -> None:

@@ -1,7 +1,7 @@
 """Runs a game of TextWorldExpress: its description (`Game`), its Java object (`JavaGames`), and an episode of it.
 
-The package starts a Java machine per game. Here all games of a process share one machine and each is one object in it:
-30 ms instead of 300, and next to no memory instead of 170 MB.
+The package starts a JVM per game. Here all games of a process share one JVM, and each game is one object in it. A game
+then takes 30 ms instead of 300, and next to no memory instead of 170 MB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WALK = re.compile(r"(move|look|task|inventory|put|open|close) ")
 
 
 def plain(text: str) -> str:
-    """The text on one line, in small letters and without hyphens."""
+    """The text on one line, in lower case and without hyphens."""
     return " ".join(text.lower().replace("-", " ").split())
 
 
@@ -47,19 +47,19 @@ def place_name(look: str) -> str:
 
 
 def exits(look: str) -> dict[str, str]:
-    """The place, or CLOSED_DOOR, by the side it lies on; clockwise from the north."""
+    """The exits by side, clockwise from the north: the place behind each, or CLOSED_DOOR."""
     found = {side.lower(): there or CLOSED_DOOR for side, there, _ in EXIT.findall(look)}
     return {side: found[side] for side in SIDES if side in found}
 
 
 @dataclass(frozen=True)
 class Game:
-    """A game by its name in the package, as we play it."""
+    """Description of one game: its name in the package, and how it is played here."""
 
     name: str
     description: str
     rules: str
-    """How the game answers, as the experience model reads it."""
+    """How the game answers, written for the experience model."""
     commands: str
     """The commands, in one line."""
     example: str
@@ -69,13 +69,13 @@ class Game:
     max_steps: int
     behaviours: Mapping[str, Behaviour]
     view: Callable[[Mapping[str, Any]], str]
-    """The view after an answer of the game; empty if the answer does not show it."""
+    """Makes the agent's view from an answer of the game; empty if the answer does not show it."""
     shorten: Callable[[str], str]
-    """A reply that describes no place, in few words."""
+    """Shortens a reply that does not describe a place."""
     doing: str = "Do one thing."
     """Purpose of the tool, in one sentence."""
     instruction: str | None = None
-    """None: the game's own words."""
+    """None: the game's own instruction."""
 
     @property
     def tool(self) -> JsonObject:
@@ -83,7 +83,7 @@ class Game:
         return act_tool(f"{self.doing} Commands: {self.commands}.", self.example)
 
     def setting(self, parameters: Mapping[str, int]) -> str:
-        """Name of the environment: the game's, followed by the values if they are not the default ones."""
+        """Name of the environment: the game's name, followed by the values unless all are the defaults."""
         played = {**self.parameters, **parameters}
         if played == self.parameters:
             return self.name
@@ -104,7 +104,7 @@ class JavaGames:
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
-        """The machine's process; None if none was started."""
+        """The process of the JVM; None if it was not started."""
         return None if self._machine is None else self._machine.process
 
     def take(self, name: str, parameters: str = "") -> Any:
@@ -133,13 +133,13 @@ class JavaGames:
             return game
 
     def give_back(self, game: Any, name: str, parameters: str = "") -> None:
-        """Keep the game for the next player of the same one, unless its machine is gone."""
+        """Keep the game for its next player, unless its JVM has ended."""
         with self._lock:
             if self._machine is not None and self._machine.holds(game):
                 self._free.setdefault((name, parameters), []).append(game)
 
     def stop(self) -> None:
-        """End the machine; the next `take` starts another."""
+        """End the JVM; the next `take` starts another."""
         machine, self._machine = self._machine, None
         self._free.clear()
         if machine is not None:
@@ -152,7 +152,7 @@ atexit.register(java_games.stop)
 
 
 class GameEnvironment:
-    """One game at a time. The world is the task's own: the seed of `reset` changes nothing."""
+    """Plays one game at a time. The task fixes the world; the seed of `reset` is ignored."""
 
     def __init__(self, game: Game, parameters: Mapping[str, int] | None = None) -> None:
         self.tools: Sequence[JsonObject] = (game.tool,)
@@ -164,7 +164,7 @@ class GameEnvironment:
         self._commands: dict[str, str] = {}
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start the world that `task.metadata["seed"]` names."""
+        """Start the world with the seed `task.metadata["seed"]`."""
         world = task.metadata.get("seed")
         if not isinstance(world, int):
             raise InvalidInput(f"task {task.id!r}: expected a whole number in metadata.seed, got {world!r}")
@@ -179,7 +179,7 @@ class GameEnvironment:
         answer = await asyncio.to_thread(self._call, "stepJSON", self._commands.get(command, command))
         reply = self._game.shorten(answer["observation"])
         if answer["tasksuccess"] or answer["taskfailure"]:
-            # Not followed by the place: without what was taken from it, it would be a place of some other world.
+            # The place does not follow: without the thing that was taken, it would look like a place of another world.
             self._playing = False
             return StepResult(observation=reply, reward=float(answer["tasksuccess"]), terminated=True)
         self._see(answer)
@@ -214,7 +214,7 @@ class GameEnvironment:
 
 
 class GameSeed(NamedTuple):
-    """One line of a task list: a seed of a split, and what its world starts with."""
+    """One line of a task list: a seed with its split, and the instruction and first view of its world."""
 
     split: str
     seed: int
@@ -223,7 +223,7 @@ class GameSeed(NamedTuple):
 
     @classmethod
     def of_line(cls, line: str) -> GameSeed:
-        """From a line of a packed list; a line of coin has no instruction."""
+        """Parse a line of a packed list; lines of the game `coin` have no instruction."""
         split, seed, *texts = line.split("\t")
         return cls(split, int(seed), texts[0] if len(texts) > 1 else "", texts[-1])
 
@@ -231,7 +231,7 @@ class GameSeed(NamedTuple):
 def distinct_worlds(
     game: Game, parameters: Mapping[str, int], seeds: Mapping[str, range] = SEEDS
 ) -> Iterator[GameSeed]:
-    """Every world of the seeds that no earlier seed gave, so that no test world was ever trained on.
+    """Yield each distinct world once, at its first seed, so that no test world occurs in training.
 
     Two worlds count as one if their task, their first view and the commands of the package's own solution agree. Moves,
     looks and placements of the solution do not count: the order in which it walks is drawn anew each time.

@@ -156,7 +156,7 @@ GAMES: Mapping[str, Game] = {game.name: game for game in (COIN, *_OTHERS)}
 
 
 def textworld_express(options: JsonObject) -> TextWorldExpress:
-    """Entry point `textworld_express`: the game that the option `game` names. Raises InvalidInput, UnknownName."""
+    """Entry point `textworld_express`: the game in the option `game`. Raises InvalidInput, UnknownName."""
     name = options.get("game", "coin")
     if not isinstance(name, str) or name not in GAMES:
         raise UnknownName("game of TextWorldExpress", str(name), GAMES)
@@ -166,4 +166,4 @@ def textworld_express(options: JsonObject) -> TextWorldExpress:
 twc, mapreader, cookingworld, arithmetic, sorting, peckingorder, simonsays = (
     partial(TextWorldExpress, game) for game in _OTHERS
 )
-"""The entry points by the games' names."""
+"""Entry points of the seven games, under the games' names."""

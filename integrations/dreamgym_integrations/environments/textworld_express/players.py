@@ -1,6 +1,6 @@
-"""Players of the games other than `coin`: one expert a game, and good and deliberately bad play made from it.
+"""Players of the games other than `coin`: one expert per game, and good and deliberately bad play made from it.
 
-They read only what an agent reads, so they play in a simulation as well as in the real game, and go on after a slip.
+They read only what an agent reads. So they play in a simulation as well as in the real game, and recover from a slip.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dreamgym_integrations.environments.textworld_express.scenes import Scene
 READABLE = ("map", "cookbook", "math problem", "instructions book")
 MALFORMED = ("take", "put", "go", "move", "north", "look", "open", "read", "put it in", "move box", "help", ".")
 IMPOSSIBLE_SHARE = 0.25
-"""Share of commands that do not fit the place, or are no command, among the random ones of bad play."""
+"""Share of impossible or malformed commands among the random commands of bad play."""
 _UNITS = {"mg": 1e-3, "g": 1.0, "kg": 1e3, "ml": 1.0, "l": 1e3, "mm": 1.0, "cm": 10.0, "m": 1e3}
 _QUANTITY = re.compile(r"(\d+)(mg|g|kg|ml|l|mm|cm|m)? ")
 _PROBLEM = re.compile(r"(add|subtract|multiply|divide) (\d+) (?:and|to|from|by|with) (\d+)")
@@ -38,7 +38,7 @@ _PREPARED = re.compile(rf"^(?:(?:raw|{'|'.join(_DONE.values())}) )*")
 
 
 class HousePlayer:
-    """Remembers what was seen so far and suggests commands. Each game's player says which one is good."""
+    """Remembers what was seen so far and suggests commands. The subclass of a game picks the good one."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -49,7 +49,7 @@ class HousePlayer:
         self._tried: dict[str, None] = {}
 
     def see(self, result: StepResult) -> None:
-        """Take in what a step showed."""
+        """Learn from the result of a step."""
         self.told = result.observation
         self.scene = Scene.of_text(result.state)
         self.scenes[self.scene.place] = self.scene
@@ -60,7 +60,7 @@ class HousePlayer:
         raise NotImplementedError
 
     def possible(self) -> list[str]:
-        """Every command that the place suggests; few are refused, such as to take what is fixed."""
+        """Commands that the place suggests. The game refuses only a few, such as taking a fixed thing."""
         scene = self.scene
         return [
             "look around",
@@ -78,12 +78,12 @@ class HousePlayer:
         ]
 
     def impossible(self) -> str:
-        """A command that fits somewhere else, or none at all."""
+        """A command that fits another place, or a malformed one."""
         elsewhere = [*self._tried, *(f"move {side}" for side in SIDES)]
         return self.random.choice(MALFORMED if self.random.random() < 0.3 else elsewhere)
 
     def go(self, wanted: Callable[[Scene], bool] | None = None) -> str:
-        """The way to the nearest known place that is wanted, or else to one that was not yet seen."""
+        """Command towards the nearest known place that is wanted, else towards the nearest unseen one."""
         known = {name for name, scene in self.scenes.items() if wanted is not None and wanted(scene)}
         side = self._map.side(self.scene.place, known.__contains__ if known else self._map.is_unseen)
         return self._leave(side) if side else "look around"
@@ -93,7 +93,7 @@ class HousePlayer:
 
 
 def behaviours(make: Callable[[Random], HousePlayer]) -> Mapping[str, Behaviour]:
-    """The ways to play one game."""
+    """The behaviours of one game by name."""
 
     async def play(start: StepResult, environment: Environment, random: Random, good: float, impossible: float) -> None:
         player, result = make(random), start
@@ -112,7 +112,8 @@ def behaviours(make: Callable[[Random], HousePlayer]) -> Mapping[str, Behaviour]
         "expert_80": graded(play, 0.8),
         "expert_60": graded(play, 0.6),
         "expert_40": graded(play, 0.4),
-        # cloned in 200 steps on 1,500 episodes of mapreader it wins 15 % of new ones; 0.15 would give 4 %, 0.3 30 %
+        # a policy cloned from it (1,500 episodes of mapreader, 200 steps) wins 15 % of new episodes; a share of 0.15
+        # would give 4 %, 0.3 would give 30 %
         "noisy": graded(play, 0.2, 0.1),
         "random": graded(play, 0.0, IMPOSSIBLE_SHARE),
         "mixed": mixed(play, IMPOSSIBLE_SHARE),
@@ -120,7 +121,7 @@ def behaviours(make: Callable[[Random], HousePlayer]) -> Mapping[str, Behaviour]
 
 
 class MapReader(HousePlayer):
-    """Searches for the coin depth first and carries it back to the box; it does without the map."""
+    """Searches for the coin depth first and carries it back to the box. It does not use the map."""
 
     def command(self) -> str:
         """Take the coin, return, put it into the box."""
@@ -130,10 +131,10 @@ class MapReader(HousePlayer):
 
 
 class Tidier(HousePlayer):
-    """Puts away what lies about, and knows where things belong."""
+    """Puts misplaced things away. It knows from the package where things belong."""
 
     def command(self) -> str:
-        """Put what is carried where it belongs, take what does not lie where it belongs, or search on."""
+        """Put a carried thing where it belongs, else take a misplaced thing, else search on."""
         scene, homes = self.scene, _homes()
         for item in scene.carried:
             for name, held in scene.holders.items():
@@ -156,7 +157,7 @@ class Tidier(HousePlayer):
 
 @cache
 def _homes() -> Mapping[str, tuple[str, ...]]:
-    """Where things belong, as the package has it. Raises MissingPackage."""
+    """The places where each thing belongs, from the package's data. Raises MissingPackage."""
     try:
         text = files("textworld_express").joinpath("twc_objects.folds.json").read_text(encoding="utf-8")
     except ModuleNotFoundError as error:
@@ -188,7 +189,7 @@ class Calculator(HousePlayer):
 
 
 class Sorter(HousePlayer):
-    """Puts what has a quantity into the box, the smallest first."""
+    """Puts the things that have a quantity into the box, the smallest first."""
 
     def command(self) -> str:
         """Take the smallest, put it into the box."""
@@ -206,7 +207,7 @@ class Sorter(HousePlayer):
 
 
 class BookFollower(HousePlayer):
-    """Reads the book of instructions and takes what it says, again and again."""
+    """Reads the book of instructions and takes the thing that it asks for, again and again."""
 
     def command(self) -> str:
         told = re.search(r"the current task is to take the ([a-z ]+)\.", self.told)
@@ -227,7 +228,7 @@ class Follower(HousePlayer):
 
 
 def ingredient(item: str) -> str:
-    """The name by which an item is handled, whatever was done to it."""
+    """Name of an item in commands: without words such as `raw`, `diced` and `fried`."""
     return _PREPARED.sub("", item)
 
 
@@ -240,7 +241,7 @@ class Cook(HousePlayer):
         self._directions: list[tuple[str, str]] = []
 
     def command(self) -> str:
-        """The first thing that is left to do."""
+        """Command for the first thing that is left to do."""
         self._read()
         if not self._ingredients:
             near = "cookbook" in (*self.scene.carried, *self.scene.within_reach)
@@ -258,7 +259,7 @@ class Cook(HousePlayer):
         return "prepare meal" if self.scene.place == "kitchen" else self.go(lambda scene: scene.place == "kitchen")
 
     def possible(self) -> list[str]:
-        """With what can be done to food."""
+        """Commands that the place suggests, and those for the food that is carried."""
         scene, food = self.scene, [ingredient(item) for item in self.scene.carried]
         devices = [name for names in _DEVICES.values() for name in names if name in scene.things]
         commands = [command for command in super().possible() if not command.startswith(("take", "put"))]

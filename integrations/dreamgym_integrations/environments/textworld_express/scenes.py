@@ -2,8 +2,8 @@
 
     pantry. north: kitchen. coin. shelf: 2 apples, flour. fridge: closed. you carry: map.
 
-The name of the place, its exits clockwise from the north, what lies in the open, what holds or can hold something, and
-what the agent carries. Words are small letters without hyphens, as agents write them.
+The text lists the name of the place, its exits clockwise from the north, what lies in the open, the holders with their
+contents, and what the agent carries. Words are in lower case without hyphens, as agents write them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Scene:
     """By side: the place there, or CLOSED_DOOR."""
     things: tuple[str, ...]
     holders: Mapping[str, tuple[str, ...] | None]
-    """By name: what is in or on it; None where it is closed."""
+    """By name: what is in or on it; None if it is closed."""
     carried: tuple[str, ...]
 
     @classmethod
     def of_game(cls, look: str, inventory: str) -> Scene:
-        """From the game's prose. Raises EnvironmentUnavailable where it describes no place."""
+        """Parse the game's prose. Raises EnvironmentUnavailable if it does not describe a place."""
         things: list[str] = []
         holders: dict[str, tuple[str, ...] | None] = {}
         for text in _THING.findall(EXIT.sub("", look)):
@@ -58,7 +58,7 @@ class Scene:
 
     @classmethod
     def of_text(cls, view: str) -> Scene:
-        """The scene that `str` wrote; parts that it does not know are left out."""
+        """Parse the text that `str` returns; a score in it is ignored."""
         place, *parts = view.rstrip(".").split(". ")
         pairs = dict(part.split(": ", 1) for part in parts if ": " in part)
         carried = pairs.pop("you carry", "")
@@ -95,9 +95,9 @@ def scene_view(answer: Mapping[str, Any]) -> str:
 
 
 def short(reply: str) -> str:
-    """A reply in small letters on one line; the game's refusal in two words, and nothing for a list of what is carried.
+    """Shorten a reply to one line in lower case, a refusal to `unknown action.`, and an inventory to nothing.
 
-    The place that follows says what is carried, unless that is nothing.
+    The place that follows shows what is carried. It does not show an empty inventory, which gives `you carry nothing.`
     """
     lines = [_QUOTE.sub("", plain(line)) for line in reply.splitlines() if line.strip()]
     line = " ".join(line if line.endswith((".", ":", "!")) else f"{line}," for line in lines)

@@ -1,10 +1,10 @@
 """WebShop (Yao et al., 2022) as a real environment: buy what the instruction asks for.
 
 The shop is pure Python. It answers as the authors' text environment does, without its Java, browser templates and
-tagger. Without data it plays with a small invented catalogue; `catalogue` (or the variable DREAMGYM_WEBSHOP) names a
-folder with the authors' `items_shuffle_1000.json` and `items_ins_v2_1000.json`, as they are or packed by xz.
+tagger. By default it has a small invented catalogue. The option `catalogue`, or the variable DREAMGYM_WEBSHOP, sets a
+folder with the authors' `items_shuffle_1000.json` and `items_ins_v2_1000.json`, plain or packed by xz.
 
-Success is the original's, a score of 1. The score itself, between 0 and 1, is in `info["score"]` and never is the
+Success is a score of 1, as in the original. The score itself, between 0 and 1, is in `info["score"]`. It is never the
 reward, because any positive reward at the end counts as a success.
 """
 
@@ -68,20 +68,20 @@ class WebShopOptions(Frozen):
     """Options of an environment folder, under [real]."""
 
     catalogue: str | None = None
-    """A folder with the authors' data; None: what DREAMGYM_WEBSHOP names, or our own small catalogue."""
+    """Folder with the authors' data; None: the folder in DREAMGYM_WEBSHOP, or our own small catalogue."""
     seed: int = 0
-    """Prices that are ranges, and the goals' price limits, are drawn with it; the original's goals depend on it too."""
+    """Seed of the prices that are ranges, and of the goals' price limits; the original's goals depend on it too."""
     max_steps: int = Field(default=15, ge=1)
-    """The original has no limit; 15 is what is usual with language models."""
+    """The original has no limit; 15 is usual with language models."""
     split: Literal["goals", "products"] = "goals"
-    """How goals are divided into training, development and test: as the original does, by goal, so that products occur
-    in several; or by the product that is wished for, so that those of the test are nowhere else."""
+    """How the splits are cut. `goals`: by goal, as the original does, so that products occur in several splits.
+    `products`: by the wanted product, so that the products of the test are in no other split."""
     attributes: bool = False
-    """Products have a page `Attributes` as well, which gives much away; the original's `show_attrs`."""
+    """Products also have a page `Attributes`, which reveals much; the original's `show_attrs`."""
 
 
 class WebShopEnvironment:
-    """One customer at a time. The world is the task's own: the seed of `reset` changes nothing."""
+    """Serves one customer at a time. The task fixes the world; the seed of `reset` is ignored."""
 
     tools: Sequence[JsonObject] = TOOLS
 
@@ -91,7 +91,7 @@ class WebShopEnvironment:
         self._visit: ShopVisit | None = None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Come in with the goal that `task.metadata["goal"]` numbers."""
+        """Start a visit for the goal with the number `task.metadata["goal"]`."""
         number = task.metadata.get("goal")
         if not isinstance(number, int) or not 0 <= number < len(self._shop.goals):
             raise InvalidInput(f"task {task.id!r}: expected a goal below {len(self._shop.goals)}, got {number!r}")
@@ -99,7 +99,7 @@ class WebShopEnvironment:
         return self._result(self._visit)
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Search or click. What cannot be done is refused with the same page: the original answers nothing else."""
+        """Search or click. An impossible action is refused with the same page, which is the original's only answer."""
         argument = {"search": "query", "click": "element"}.get(action.name)
         if argument is None:
             raise UnknownName("tool", action.name, ["search", "click"])
@@ -113,7 +113,7 @@ class WebShopEnvironment:
         return self._result(visit, is_error=not is_done)
 
     async def close(self) -> None:
-        """Leave; the shop stays for others."""
+        """End the visit; the shop itself stays open for others."""
         self._visit = None
 
     def _result(self, visit: ShopVisit, *, is_error: bool = False) -> StepResult:
@@ -131,7 +131,7 @@ class WebShopEnvironment:
 
 
 class WebShop:
-    """WebShop as an entry point gives it: description, tasks, behaviours and new visits."""
+    """WebShop as a real environment: description, tasks, behaviours and new instances."""
 
     def __init__(self, options: WebShopOptions) -> None:
         self._options = options
@@ -162,7 +162,7 @@ class WebShop:
         return self._tasks[split]
 
     def create(self) -> Environment:
-        """A new visit to the one shop."""
+        """A new instance; all instances share one shop."""
         return WebShopEnvironment(self.shop, show_attributes=self._options.attributes)
 
     @property
@@ -202,10 +202,10 @@ class WebShop:
 
 
 def webshop_products(options: JsonObject) -> WebShop:
-    """The entry point of the shop whose tests wish for products that no training has."""
+    """Entry point of the shop whose test goals ask for products that are not in training."""
     return webshop({"split": "products", **options})
 
 
 def webshop(options: JsonObject) -> WebShop:
-    """The entry point. Raises InvalidInput for an option that it does not know."""
+    """The entry point. Raises InvalidInput for an unknown option."""
     return WebShop(checked(WebShopOptions, "webshop", options))

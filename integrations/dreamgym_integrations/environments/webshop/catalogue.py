@@ -1,7 +1,8 @@
 """The products of a shop, read from the files that WebShop's authors publish.
 
-A folder holds the products (`items_shuffle*.json`) and what is asked of them (`items_ins_v2*.json`), each plain or
-packed by xz. Prices are drawn once where a product has a range, so goals and rewards need the same seed every time.
+A folder contains the products (`items_shuffle*.json`) and the instructions to buy them (`items_ins_v2*.json`), each
+plain or packed by xz. If a product has a range of prices, its price is drawn once. So goals and rewards need the same
+seed every time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dreamgym.types import JsonObject
 PRODUCTS = ("items_shuffle_1000.json", "items_shuffle.json")
 DEMANDS = ("items_ins_v2_1000.json", "items_ins_v2.json")
 SMALL = files("dreamgym_integrations.environments.webshop").joinpath("small")
-"""The catalogue of our own: invented products of no real shop."""
+"""Our own small catalogue of invented products."""
 UNPRICED = 100.0
 """The original's price of a product whose price is unknown."""
 _MISSING = "`./setup.sh -d small` in a copy of WebShop's repository brings items_shuffle_1000 and items_ins_v2_1000"
@@ -42,15 +43,15 @@ class Product:
     query: str
     """The authors' search that found the product."""
     product_category: str
-    """The path of categories, by `›`."""
+    """The path of categories, separated by `›`."""
     prices: tuple[float, ...]
     """One price, or the two ends of a range."""
     options: Mapping[str, tuple[str, ...]]
     attributes: tuple[str, ...]
     demand: str | None
-    """Instruction to buy it; None: it is nobody's goal."""
+    """Instruction to buy it; None: no goal asks for it."""
     demanded: tuple[str, ...]
-    """The attributes that are wanted of it."""
+    """The attributes that its instruction asks for."""
 
     @property
     def price_tag(self) -> str:
@@ -65,7 +66,7 @@ class Product:
 
 
 def load(folder: Path | None) -> list[Product]:
-    """The products of a folder; of our own small catalogue without one. Raises InvalidInput naming file and row."""
+    """The products of a folder, or of our own small catalogue for None. Raises InvalidInput with file and row."""
     place: Traversable = SMALL if folder is None else folder
     file, rows = _read(place, PRODUCTS)
     if not isinstance(rows, list):
@@ -92,7 +93,7 @@ def load(folder: Path | None) -> list[Product]:
 
 
 def draw_prices(products: list[Product], random: Random) -> dict[str, float]:
-    """The price of each product by its asin: where it has a range, one is drawn."""
+    """The price of each product by its asin, drawn if the product has a range of prices."""
     return {
         product.asin: product.prices[0] if len(product.prices) == 1 else random.uniform(*product.prices)
         for product in products
@@ -100,7 +101,7 @@ def draw_prices(products: list[Product], random: Random) -> dict[str, float]:
 
 
 def _read(folder: Traversable, names: tuple[str, ...]) -> tuple[str, JsonValue]:
-    """Content of the first of these files that exists, with its name."""
+    """Path and content of the first of these files that exists."""
     for candidate in (packed for name in names for packed in (name, f"{name}.xz")):
         file = folder.joinpath(candidate)
         if not file.is_file():

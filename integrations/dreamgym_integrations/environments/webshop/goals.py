@@ -1,4 +1,4 @@
-"""The synthetic goals of WebShop, in the order that its splits are counted in."""
+"""The synthetic goals of WebShop, in the order in which its splits count them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHUFFLE_SEED = 233
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One wish: a product with its options, below a price."""
+    """One goal: a product with chosen options, below a price."""
 
     product: Product
     options: Mapping[str, str]
@@ -31,7 +31,7 @@ class Goal:
 
 
 def goals(products: Sequence[Product], prices: Mapping[str, float], random: Random) -> list[Goal]:
-    """All goals, shuffled. The random numbers must be those that the prices were drawn with, and go on from there."""
+    """All goals, shuffled. `random` must be the generator that drew the prices, in its state after that."""
     ordered = [goal for product in products for goal in _goals_of(product, prices[product.asin], random)]
     Random(SHUFFLE_SEED).shuffle(ordered)
     return ordered

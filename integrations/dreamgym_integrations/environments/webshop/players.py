@@ -1,7 +1,7 @@
 """Ways to visit the shop, good and deliberately bad.
 
-The expert knows which product the wish was made of, as the original's oracle does. Apart from that players read only
-what an agent reads, so they visit a simulated shop as well, and go on after a slip.
+The expert knows the product that the goal was made from, as the original's oracle does. Apart from that players read
+only what an agent reads. So they visit a simulated shop as well, and recover from a slip.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dreamgym_integrations.environments.webshop.visit import BUY, JOINT, NEXT, P
 LAST_PAGE = 5
 MALFORMED = ("add to cart", "checkout", "item 1", "buy", "next page", "back", "filter by price", "sort by rating", "")
 IMPOSSIBLE_SHARE = 0.25
-"""Share of clicks on what is not on the page, among the random ones of bad play."""
+"""Share of clicks on elements that are not on the page, among the random actions of bad play."""
 _ASIN = re.compile(r"[A-Z0-9]{10}")
 _PAGE = re.compile(r"Page (\d+) \(Total results: \d+\)")
 
@@ -42,11 +42,11 @@ class Customer:
             self._chosen = {}
 
     def shopper(self) -> ToolCall:
-        """Search for the whole wish, and know the wished product where it is shown: as somebody who looks for it."""
+        """Search for the whole instruction, then play as `expert`, which recognizes the wanted product."""
         return _search(self._goal.instruction.strip()) if "Search" in self._texts else self.expert()
 
     def expert(self) -> ToolCall:
-        """Search for the title of the wished product, open it, choose its options, buy it."""
+        """Search for the title of the wanted product, open it, choose its options, buy it."""
         product = self._goal.product
         if "Search" in self._texts:
             return _search(product.title)
@@ -64,7 +64,7 @@ class Customer:
         return self._click(BUY)
 
     def rule(self) -> ToolCall:
-        """Search for the whole wish, open the first product, choose what the wish names, buy: it knows no more."""
+        """Search for the whole instruction, open the first product, choose the wanted options, and buy."""
         if "Search" in self._texts:
             return _search(self._goal.instruction.strip())
         if self._number:
@@ -78,7 +78,7 @@ class Customer:
         return self._click(BUY)
 
     def random(self, impossible: float) -> ToolCall:
-        """Click anything, of which a share is not there to be clicked; or search for some words of the wish."""
+        """A random click, with probability `impossible` on a missing element; or a search for words of the goal."""
         if self._random.random() < impossible:
             return self._click(self._random.choice([*MALFORMED, *self._seen]))
         if "Search" in self._texts:
@@ -88,7 +88,7 @@ class Customer:
         return self._click(self._random.choice(self.possible()))
 
     def possible(self) -> list[str]:
-        """Elements that the page suggests to click; on an item page also names of options, which are refused."""
+        """Elements that the page suggests to click. On an item page also names of options, which are refused."""
         buttons = [text.lower() for text in ("Back to Search", "< Prev", "Next >") if text in self._texts]
         if self._number:
             return [*buttons, *(text.lower() for text in self._texts if _ASIN.fullmatch(text))]
@@ -100,7 +100,7 @@ class Customer:
 
     @property
     def _number(self) -> int:
-        """Which page of results is open, counted from 1; 0 where none is."""
+        """Number of the open page of results, counted from 1; 0 if none is open."""
         return next((int(page[1]) for page in map(_PAGE.fullmatch, self._texts) if page), 0)
 
     def _choose(self, name: str, value: str) -> ToolCall:
@@ -115,7 +115,7 @@ class Customer:
 
 
 def behaviours(goal_of: Callable[[str], Goal]) -> Mapping[str, Behaviour]:
-    """The ways to visit a shop; `goal_of` finds the goal by its wording."""
+    """The behaviours by name; `goal_of` finds the goal by its instruction."""
 
     async def visit(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
         await play(start, environment, random, good, slips, Customer.expert)

@@ -1,11 +1,11 @@
 """Reads the pages of WebShop: which page is open, what can be clicked on it, and what of it the wish asks for.
 
-An answer is the texts of a page without the wish, which stands on every page and is another in every task. The page
-that is open has an address: its kind, and the query, the number, the product and the part that led there. The receipt
-is read as nothing but a receipt, for the score on it is not the agent's business.
+The wish is the task's instruction. It is on every page and differs between tasks, so a structured answer contains only
+the other texts of a page. The open page has an address: its kind, and the query, the number, the product and the part
+that led there. The receipt is read without its score, which the agent must not see.
 
-The words of this shop are known here: its buttons, the names of its products' options, how a wish words its options and
-its highest price. What a click leads to is not.
+The wording of this shop is known here: its buttons, the names of its products' options, and how a wish states options
+and the highest price. What a click leads to is not known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEARCH_PAGE, RESULTS, ITEM, PART, RECEIPT = "search", "results", "item", "part",
 OPTIONS = frozenset(
     ("color", "size", "style", "flavor name", "fit type", "scent", "flavor", "pattern name", "item shape")
 ) | {"number of items"}
-"""Names of options, as the products of the authors' catalogue have them."""
+"""Names of options in the authors' catalogue."""
 THANKS = "Thank you for shopping with us!"
 SCHEMA = StateSchema.model_validate(
     {
@@ -58,7 +58,7 @@ _PRICE = re.compile(r"\$(\d[\d,]*(?:\.\d+)?)")
 
 
 class WebShopReader:
-    """See `dreamgym.reading.PageReader`."""
+    """WebShop's reader, see `dreamgym.reading.PageReader`."""
 
     schema = SCHEMA
     address = "open"
@@ -130,7 +130,7 @@ class WebShopReader:
         return JOINT.join([observation, *hidden])
 
     def previews(self, content: JsonObject) -> Iterator[PageContent]:
-        """The products of a page of results, as far as that page shows them: title and price."""
+        """The item pages of the products on a page of results, with what it shows of them: title and price."""
         kind, texts = _page(content)
         if kind == RESULTS:
             for asin, title, price in _products(texts):
@@ -155,7 +155,7 @@ def _page(content: JsonObject) -> tuple[str, list[str]]:
 
 
 def _start(wish: str) -> JsonObject:
-    """The page of the search, on which nothing is chosen."""
+    """The state on the search page, with nothing chosen."""
     return {
         "links": {},
         "queries": {query: {"query": query, "kind": kind} for query, kind in _queries(wish)},
@@ -171,11 +171,11 @@ def _address(kind: str, texts: Sequence[str], call: ToolCall, before: JsonObject
     """The address of a page of results, of a product, or of a part of one.
 
     Args:
-        kind: of the page.
-        texts: on it.
-        call: that led there.
-        before: the address before.
-        is_product: a product was clicked.
+        kind: kind of the page.
+        texts: texts on the page.
+        call: the call that led there.
+        before: the address before the call.
+        is_product: True if a product was clicked.
     """
     query = call.arguments.get("query") if call.name == "search" else before.get("query")
     if kind == RESULTS:
@@ -186,7 +186,7 @@ def _address(kind: str, texts: Sequence[str], call: ToolCall, before: JsonObject
 
 
 def _product(asin: str, texts: Sequence[str], wish: str) -> JsonObject:
-    """The product of an item page, as what the page says of it besides its options."""
+    """The product of an item page by its id, with what the page shows of it besides its options."""
     price = _dollars(next((text for text in texts if text.startswith("Price: ")), ""))
     limit = _limit(wish)
     dear = limit is not None and price > limit
@@ -194,7 +194,7 @@ def _product(asin: str, texts: Sequence[str], wish: str) -> JsonObject:
 
 
 def _queries(wish: str) -> Iterator[tuple[str, str]]:
-    """The ways to word a search that the wish suggests, the longest first, each once."""
+    """(query, kind) of the searches that the wish suggests, the longest first, each once."""
     whole = wish.lower()
     priceless = _LIMIT.sub("", whole)
     thing = priceless.partition(" with ")[0].removeprefix("find me ")
@@ -205,7 +205,7 @@ def _queries(wish: str) -> Iterator[tuple[str, str]]:
 
 
 def _links(kind: str, texts: Sequence[str], chosen: Mapping[str, object], wish: str) -> Iterator[JsonObject]:
-    """What can be clicked on a page."""
+    """The elements of a page that can be clicked."""
     limit = _limit(wish)
 
     def button(text: str) -> JsonObject:
@@ -229,7 +229,7 @@ def _links(kind: str, texts: Sequence[str], chosen: Mapping[str, object], wish: 
 
 
 def _shared(title: str, wish: str) -> str:
-    """The words of a title that the wish has."""
+    """The words of a title that are also in the wish."""
     wished = set(_WORD.findall(wish.lower()))
     return " ".join(word for word in _WORD.findall(title.lower()) if word in wished)
 

@@ -1,17 +1,17 @@
 """The score of a purchase in WebShop, between 0 and 1.
 
-The share of what was wished (attributes, options, price) that the purchase fulfils, times how much the bought product
-is of the kind that was meant. Two things to know:
+It is the share of the goal's demands (attributes, options, price) that the purchase fulfils, times the factor `kind`:
+how well the kind of the bought product matches that of the wanted one. Two things to know:
 
 - The original compares the colour found in a chosen option (`r.brown2060` counts as `brown`, and `rectangular` as
-  `tan`) with the wished option as it is, together with its name. So 458 of the 6,910 goals of the small set have
-  options that they themselves do not fulfil; buying just what was wished scores below 1. We do the same, so that
+  `tan`) with the wanted option as it is, together with its name. So 458 of the 6,910 goals of the small set have
+  options that do not match themselves, and buying exactly what is wanted scores below 1. We do the same, so that
   figures can be compared.
-- The original tags the nouns of titles with spaCy. For the 1,000 products of its small set the places of the nouns that
-  spaCy (3.8 with en_core_web_sm) finds are stored beside this file, by a checksum of the title, so there is no
-  difference. For any other title every word is a noun but those below: a tagger takes most words of a title for proper
-  nouns. Held against spaCy on those 1,000 titles that gives another factor `kind` for 2.6 % of the pairs of different
-  products and for 1 of 271 recorded purchases, and never another one where the product that was meant is bought.
+- The original tags the nouns of titles with spaCy. For the 1,000 products of its small set, the positions of the nouns
+  that spaCy (3.8 with en_core_web_sm) finds are stored beside this file, by a checksum of the title, so there is no
+  difference. In any other title, all words except those in NO_NOUNS count as nouns, because a tagger takes most words
+  of a title for proper nouns. Compared with spaCy on those 1,000 titles, that changes the factor `kind` for 2.6 % of
+  the pairs of different products and for 1 of 271 recorded purchases, and never if the wanted product is bought.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dreamgym_integrations.environments.webshop.catalogue import Product
 from dreamgym_integrations.environments.webshop.goals import Goal
 
 ALIKE = 85
-"""Texts more alike than this, of 100, mean the same."""
+"""Texts with a similarity above this, from 0 to 100, count as equal."""
 _COLOURS = """\
 alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
 caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal
@@ -51,7 +51,7 @@ _LATIN_1 = dict.fromkeys(range(128, 256))
 
 
 def score(bought: Product, goal: Goal, price: float, options: Mapping[str, str]) -> tuple[float, JsonObject]:
-    """The score of a purchase, and what it is made of. Raises MissingPackage."""
+    """The score of a purchase, and its parts. Raises MissingPackage."""
     wanted = goal.product.demanded
     attributes = sum(_has_attribute(bought, attribute) for attribute in wanted)
     chosen = [_colour_in(value) for value in options.values()]
@@ -63,7 +63,7 @@ def score(bought: Product, goal: Goal, price: float, options: Mapping[str, str])
 
 
 def _kind(bought: Product, meant: Product) -> float:
-    """How much the one is the kind of product that the other is: 0, 0.1, 0.5 or 1."""
+    """How well the kinds of two products match: 0, 0.1, 0.5 or 1."""
     meant_nouns = nouns(meant.title)
     shared = len(set(nouns(bought.title)) & set(meant_nouns)) / len(meant_nouns) if meant_nouns else 0.2
     if shared < 0.1:
@@ -87,7 +87,7 @@ def _colour_in(option: str) -> str:
 
 
 def _wish(name: str, value: str) -> str:
-    """A wished option as the original compares it: name and value, or the colour where one of them is just that."""
+    """A wanted option as the original compares it: name and value, or only the colour if one of them is a colour."""
     return next((colour for colour in COLOURS if colour in (name, value)), str((name, value)))
 
 
@@ -97,7 +97,7 @@ def _is_like_one_of(text: str, others: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=100_000)
 def _alike(one: str, other: str) -> int:
-    """How alike two texts are by their sets of words, of 100."""
+    """Similarity of two texts by their sets of words, from 0 to 100."""
     try:
         from rapidfuzz.fuzz import token_set_ratio
         from rapidfuzz.utils import default_process
@@ -109,7 +109,7 @@ def _alike(one: str, other: str) -> int:
 
 @lru_cache(maxsize=10_000)
 def nouns(title: str) -> tuple[str, ...]:
-    """The nouns of a title in their order, in small letters: they say what kind of product it is."""
+    """The nouns of a title in their order, in lower case: they show what kind of product it is."""
     places = _tagged().get(f"{crc32(title.encode()):08x}")
     if places is None:
         words = (word.lower() for word in _WORD.findall(title))
@@ -125,6 +125,6 @@ def nouns(title: str) -> tuple[str, ...]:
 
 @cache
 def _tagged() -> Mapping[str, str]:
-    """By checksum: each noun as the letters since the one before, and its length."""
+    """By checksum of a title: for each noun, `GAP+LENGTH`, the characters since the one before and its own."""
     lines = packed_lines("dreamgym_integrations.environments.webshop", "nouns_1000.xz")
     return {checksum: places for checksum, _, places in (line.partition(" ") for line in lines)}

@@ -1,7 +1,8 @@
 """The search of the shop: BM25 as the original's Lucene index ranks, in pure Python.
 
 The words of a text are those of Lucene's English analysis: Unicode's word breaks, stop words, Porter's stems. k1 is
-0.9, b 0.4, document lengths are rounded to what fits one byte; equally good documents come in the order of their names.
+0.9, b is 0.4, and document lengths are rounded to fit one byte. Documents of equal score are in the order of their
+names.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from dreamgym.errors import MissingPackage
 
 K1, B = 0.9, 0.4
 DIGITS = 5
-"""Scores that agree to here are equal: the original adds them up in single precision."""
+"""Scores that agree in so many decimals count as equal: the original adds them up in single precision."""
 _STOP_WORDS = """\
 a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
 will with"""
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 LONGEST = 255
-"""Letters of a word; agents send longer ones."""
+"""Longer words are cut to this many letters; agents send such words."""
 _NO_LETTER = "_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u208e\u2460-\u24ff\u2776-\u2793"
-"""Fractions and numbers in circles, which \\w has and Unicode's word breaks have not."""
+"""Fractions and numbers in circles: \\w matches them, but Unicode's word breaks do not count them as letters."""
 _IDEOGRAPH = "\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff"
 _ALPHANUMERIC = rf"[^\W{_NO_LETTER}{_IDEOGRAPH}]"
 _LETTER = rf"[^\W\d{_NO_LETTER}{_IDEOGRAPH}]"
@@ -42,11 +43,11 @@ _PICTOGRAPH = (
 _EMOJI = rf"{_PICTOGRAPH}\ufe0f?[\U0001f3fb-\U0001f3ff]?(?:\u200d{_PICTOGRAPH}\ufe0f?)*"
 _WORD = re.compile(rf"(?:(?<!_)_+)?{_ALPHANUMERIC}+(?:{_JOINT}{_ALPHANUMERIC}+)*_*|[{_IDEOGRAPH}]|{_EMOJI}")
 _SYLLABLE = re.compile(r"[aeiouy][^aeiouy]")
-"""The rest of a word that an ending must leave to be taken off."""
+"""An ending is removed only if this occurs in the rest of the word."""
 
 
 class Analyzer:
-    """Text to terms. Raises MissingPackage where the stemmer is not installed."""
+    """Converts text to terms. Raises MissingPackage if the stemmer is not installed."""
 
     def __init__(self) -> None:
         self._stem = _lucene_stemmer()

@@ -1,6 +1,6 @@
-"""A shop, ready to be visited: its products, their prices, the search over them, and what its customers want.
+"""A shop, ready to be visited: its products, their prices, the search over them, and its customers' goals.
 
-One is built per catalogue and process, and shared by all episodes: nothing in it changes.
+One shop per catalogue and process is built and shared by all episodes: nothing in it changes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dreamgym_integrations.environments.webshop.search import SearchIndex
 
 HITS = 50
 HELD_OUT = (500, 1500)
-"""Goals before the first are for testing, before the second for development, the others for training, as usual."""
+"""Goals before the first number are test, those before the second are dev, the others are train, as usual."""
 
 GOALS_OF_A_PRODUCT = 4
-"""Goals of one product at most, where a large catalogue is split by product."""
+"""Most goals of one product if a large catalogue is split by product."""
 
 
 class Shop:
     """Products, prices, goals and the search, shared by all episodes."""
 
     def __init__(self, products: list[Product], seed: int) -> None:
-        """Draw prices and goals with the seed. Raises MissingPackage, and InvalidInput where nobody wants anything."""
+        """Draw prices and goals with the seed. Raises MissingPackage, and InvalidInput if there are no goals."""
         random = Random(seed)
         self.products = {product.asin: product for product in products}
         self.prices = draw_prices(products, random)
@@ -43,12 +43,13 @@ class Shop:
     def split(self, name: str, *, by_product: bool = False) -> list[tuple[int, Goal]]:
         """The goals of `train`, `dev` or `test` with their numbers.
 
-        By number, as the original counts them. A catalogue too small for that is split by product: of each five, one
-        is for testing and one for development.
+        Goals are split by number, as in the original. A catalogue too small for that is split by product: of each five
+        products, one is test and one is dev.
 
         Args:
-            name: of the split.
-            by_product: split any catalogue so, and leave each product its first few goals: one has 558.
+            name: name of the split.
+            by_product: split by product in any case. Of a large catalogue, keep only the first GOALS_OF_A_PRODUCT goals
+                of each product: one product has 558.
         """
         numbered = list(enumerate(self.goals))
         is_large = len(numbered) > 2 * HELD_OUT[1]

@@ -24,14 +24,14 @@ RECEIPT = """\
 Thank you for shopping with us!|Your code:|None|(Paste it in your MTurk interface.)|Purchased|asin|product|options|\
 attrs|None|category|None|query|None|product category|None|Target|asin|options|attrs|price upper|instuction text|\
 category|product category|query|Goal|None|Reward|Your score (min 0.0, max 1.0)"""
-"""The texts of the last page. Most say nothing, as in the original, whose one slip of spelling they keep."""
+"""The texts of the last page, with one spelling mistake, as in the original. Most of them carry no information."""
 
 
 class ShopVisit:
-    """Begins on the search page and ends when something is bought."""
+    """One visit. It begins on the search page and ends when something is bought."""
 
     def __init__(self, shop: Shop, goal: Goal, *, show_attributes: bool = False) -> None:
-        """Come in to look for what the goal says."""
+        """Start a visit for this goal."""
         self._shop = shop
         self._goal = goal
         self._sub_pages = SUB_PAGES | ATTRIBUTES if show_attributes else SUB_PAGES
@@ -49,16 +49,16 @@ class ShopVisit:
 
     @property
     def is_over(self) -> bool:
-        """Something was bought."""
+        """True if something was bought."""
         return self._open == "done"
 
     @property
     def has_search(self) -> bool:
-        """The page has a search bar. The search itself works on every page."""
+        """True if the page has a search bar. The search itself works on every page."""
         return self._open == "search"
 
     def search(self, query: str) -> bool:
-        """Search; False where nothing is searched for."""
+        """Search; returns False for an empty query."""
         if not query:
             return False
         self._query = query.lower()
@@ -67,7 +67,7 @@ class ShopVisit:
         return True
 
     def click(self, element: str) -> bool:
-        """Click what the page shows; False, and the page stays, where there is no such thing on it."""
+        """Click an element. If the page does not have it, the page stays and the result is False."""
         element = element.lower()
         options = self._options_shown()
         if element not in self.elements() or element == SEARCH:
@@ -93,7 +93,7 @@ class ShopVisit:
         return True
 
     def elements(self) -> list[str]:
-        """The elements that can be clicked, in small letters."""
+        """The elements that can be clicked, in lower case."""
         if self._open == "search":
             return [SEARCH]
         if self._open == "results":
@@ -111,12 +111,12 @@ class ShopVisit:
         texts = ["Instruction:", self._goal.instruction, "Back to Search"]
         if self._open == "results":
             texts.append(f"Page {self._page} (Total results: {len(self._hits)})")
-            texts += [*(["< Prev"] * (self._page > 1)), "Next >"]  # as in the original, even where no more follow
+            texts += [*(["< Prev"] * (self._page > 1)), "Next >"]  # as in the original, even on the last page
             for product in self._shown:
                 texts += [product.asin, product.title, product.price_tag]
         else:
             texts += ["< Prev", *(self._item() if self._open == "item" else self._sub())]
-        # as a page shows them: nothing of an empty text, nor of one that is only line breaks
+        # as a page shows them: an empty text, or one of only line breaks, is left out
         return JOINT.join(text.strip() for text in texts if text.strip() or (text and "\n" not in text))
 
     @property
@@ -143,7 +143,7 @@ class ShopVisit:
         self._open, self._page, self._product, self._options = "results", page, None, {}
 
     def _options_shown(self) -> dict[str, str]:
-        """Values that can be chosen, with the option each belongs to; of two options with one value the last has it."""
+        """The option of each value that can be chosen. A value of two options belongs to the last one."""
         if self._open != "item":
             return {}
         return {value: name for name, values in self._opened.options.items() for value in values}

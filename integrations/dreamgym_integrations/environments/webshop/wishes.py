@@ -1,4 +1,4 @@
-"""Wishes that nobody recorded: a product that was bought with success, with other options and another highest price."""
+"""Goals that were not recorded: a product that was bought with success, with other options and another price limit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dreamgym_integrations.environments.webshop.goals import PRICE_LIMITS
 from dreamgym_integrations.environments.webshop.visit import BUY
 
 LIMITS = 4
-"""A wish's highest price is one of so many steps above the price, as in the original."""
+"""The price limit of a goal is one of so many steps above the price, as in the original."""
 MOST = 1_000
-"""Most wishes that are made of one."""
+"""Most goals that are made from one."""
 
 
 class WebShopGoals:
-    """See `dreamgym.goals.PageGoals`."""
+    """WebShop's goals, see `dreamgym.goals.PageGoals`."""
 
     def proposals(self, instruction: str, state: JsonObject, draw: Random) -> Iterator[PageGoal]:
         asin, options, price = "", defaultdict[str, list[str]](list), 0.0
@@ -47,7 +47,7 @@ class WebShopGoals:
 
 
 def _digits(number: int, sizes: Sequence[int]) -> list[int]:
-    """A number as one place in each of some lists."""
+    """Split a number into one index for each of some lists, of these sizes."""
     digits = []
     for size in sizes:
         number, digit = divmod(number, size)
@@ -56,7 +56,7 @@ def _digits(number: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _check(asin: str, chosen: dict[str, str]) -> JsonObject:
-    """The product was bought with these options."""
+    """JSON Schema: the product was bought with these options."""
     options: JsonObject = {name: {"const": value} for name, value in chosen.items()}
     bought: JsonObject = {"const": asin}
     return {
@@ -66,6 +66,6 @@ def _check(asin: str, chosen: dict[str, str]) -> JsonObject:
 
 
 def _way(wish: str, asin: str, chosen: dict[str, str]) -> tuple[ToolCall, ...]:
-    """Search for all that is wished, open the product, choose its options, buy it."""
+    """Calls that search for the whole wish, open the product, choose its options, and buy it."""
     clicks = (ToolCall(name="click", arguments={"element": element}) for element in (asin, *chosen.values(), BUY))
     return (ToolCall(name="search", arguments={"query": wish}), *clicks)
