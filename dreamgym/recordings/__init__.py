@@ -1,1 +1,1 @@
-"""What was recorded: the log of a recorder, the environment folder made from it, other people's formats."""
+"""Recordings: the recorder's log, the environment folder made from it, and importers for other formats."""

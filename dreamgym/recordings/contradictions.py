@@ -1,8 +1,8 @@
-"""Recorded calls that contradict each other: everything that may decide the outcome is the same, the outcome is not.
+"""Recorded calls that contradict each other: their outcomes differ, but everything that may decide them is the same.
 
-If the environment is deterministic and its explicit state is complete, the state and the call decide. Otherwise the
-task's world, the start of the episode and all calls up to this one do: a state that shows only a part of the world,
-such as the last answer of a text game, may be the same after different calls and rightly lead to different outcomes.
+In a deterministic environment with a complete explicit state, the state and the call decide. Otherwise the task's
+world, the start of the episode and all calls up to this one do. A state that shows only a part of the world, such as
+the last answer of a text game, may be the same after different calls and rightly lead to different outcomes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def contradicted(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> f
 
 
 def contradictions(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> list[str]:
-    """One sentence for each call with another outcome than the first of the same."""
+    """One sentence for each call whose outcome differs from the first one recorded under the same conditions."""
     first: dict[object, Seen] = {}
     return [
         _sentence(first[key], seen)
@@ -47,7 +47,7 @@ def contradictions(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) ->
 
 
 def summary(found: Sequence[str]) -> list[str]:
-    """Their number and the first few; nothing where there are none."""
+    """The number of contradictions and the first few of them, one line each; empty if there are none."""
     if not found:
         return []
     what = "1 call contradicts" if len(found) == 1 else f"{len(found)} calls contradict"

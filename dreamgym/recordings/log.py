@@ -1,4 +1,4 @@
-"""What the recorder writes: one JSON line per event, raw answers in it, redacted before they reach the disk.
+"""The recorder's log: one JSON line per event, with the raw answers, redacted before they reach the disk.
 
 A run is one episode of one agent. Its file is `recordings/{run}.jsonl` in the environment folder, appended to line by
 line, so that a crash costs at most the last line.
@@ -19,21 +19,21 @@ class Exchange(Frozen):
     kind: Literal["exchange"] = "exchange"
     run: str
     session: str
-    """The connection to the real server: what it answered is true of that server process or session only."""
+    """Id of the connection to the real server. Its answers are true of that server process or session only."""
     method: str
     params: JsonObject = Field(default_factory=dict)
     result: JsonObject | None = None
     error: JsonObject | None = None
-    """The JSON-RPC error, where there is no result."""
+    """The JSON-RPC error if there is no result."""
     protocol: str | None = None
-    """The protocol revision that was spoken."""
+    """The protocol revision in use."""
     started_at: float
     """Seconds since the epoch."""
     ended_at: float
 
 
 class Note(Frozen):
-    """What is not in the traffic: the task, the final answer, and whether it was right."""
+    """Facts that the traffic does not contain: the task, the final answer, and whether it was right."""
 
     kind: Literal["note"] = "note"
     run: str
@@ -42,7 +42,7 @@ class Note(Frozen):
     answer: str | None = None
     success: bool | None = None
     proposed: bool = False
-    """A model worded the task afterwards; one that somebody gave counts more."""
+    """True if a model worded the task afterwards. A task that somebody gave takes precedence."""
     at: float
 
 

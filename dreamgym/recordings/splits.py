@@ -1,4 +1,4 @@
-"""Which recorded trajectories are known and which are held out."""
+"""Splits recorded trajectories into known and held-out ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from dreamgym.types import Trajectory
 def split(
     trajectories: Sequence[Trajectory], held_out: float, seed: int
 ) -> tuple[tuple[Trajectory, ...], tuple[Trajectory, ...]]:
-    """(known, held out): a share of the trajectories that have calls, drawn by the seed, at least one on either side.
+    """Return (known, held out): the trajectories that have calls, split by the seed, at least one on either side.
+
+    `held_out` is the share of trajectories that are held out.
 
     Raises:
         InvalidInput: fewer than two trajectories have calls.

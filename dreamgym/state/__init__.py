@@ -1,4 +1,4 @@
-"""The explicit world state: what an environment knows, as typed JSON, and the only ways in which it may change.
+"""The explicit state: what an environment knows, as typed JSON, and the only ways in which it may change.
 
 A state is an object of collections and single values: `{"orders": {"O-1": {"order_id": "O-1", "status": "paid"}},
 "clock": 3}`. A collection holds entities by their id. In transitions a state is the text that `as_text` makes of it,

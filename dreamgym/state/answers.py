@@ -1,4 +1,4 @@
-"""What an answer shows as JSON, and a partly known state with what it shows."""
+"""Reads answers as JSON, and adds the facts that they show to a partly known state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HasAnswer(Protocol):
 
 
 def shown_in(answer: HasAnswer) -> JsonValue:
-    """The structured content, or the text if that is a JSON object or list; None: the answer is words.
+    """The structured content, or the text if that is a JSON object or list; None if the answer is words.
 
     White space around the JSON does not matter. A number or a word such as `true` alone is words: it names nothing.
     """
@@ -41,9 +41,9 @@ def shown_in(answer: HasAnswer) -> JsonValue:
 
 
 def with_facts(state: str, shown: JsonValue, schema: StateSchema) -> str:
-    """The state with the fields of incomplete collections that an answer shows and that were not known.
+    """The state with unknown fields of incomplete collections filled in from an answer.
 
-    What is known stays, and what the schema does not allow is no fact.
+    Known values stay. A value that the schema does not allow is not a fact.
     """
     world = parsed(state)
     if world is None or shown is None:

@@ -1,4 +1,4 @@
-"""Changes of an explicit state: the only ways in which it may change, and what changed between two states."""
+"""Changes of an explicit state: the operations that may change it, and the difference between two states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Operation(Frozen):
 
 
 def apply(state: JsonObject, operations: Sequence[Operation], schema: StateSchema | None = None) -> JsonObject:
-    """A new state with the changes made in their order; `state` itself stays.
+    """A new state with the changes made in their order; `state` itself is not changed.
 
     Without a schema, `set` needs a path that exists.
 
@@ -52,9 +52,9 @@ def difference(before: JsonObject, after: JsonObject) -> tuple[Operation, ...]:
 
 
 def changed_fields(before: JsonObject, after: JsonObject) -> frozenset[str]:
-    """Paths of all single fields that came, went or have another value; a list counts as one field.
+    """Paths of all single fields that were added, removed or changed; a list counts as one field.
 
-    An object that was empty is none where something came into it.
+    An empty object that gets fields is not a changed field itself; its new fields are.
     """
     ours, theirs = dict(fields(before)), dict(fields(after))
     paths = ours.keys() | theirs.keys()

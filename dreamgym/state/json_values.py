@@ -1,4 +1,4 @@
-"""JSON values, as states, arguments and answers hold them: their leaves, their equality, pointers into them."""
+"""JSON values in states, arguments and answers: their leaves, their equality, pointers into them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fields(value: JsonValue, path: str = "") -> Iterator[tuple[str, JsonValue]]:
 
 
 def mentioned(value: JsonValue) -> frozenset[str]:
-    """All words in the texts and numbers of a value, and each text as a whole: what may be an id."""
+    """Everything in a value that may be an id: all words in its texts and numbers, and each text as a whole."""
     if isinstance(value, dict):
         return frozenset().union(*(mentioned(part) for part in value.values()))
     if isinstance(value, list):
@@ -48,9 +48,9 @@ def mentioned(value: JsonValue) -> frozenset[str]:
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:
-    """Written alike but for the order of keys: 1.0 is not 1, since a state with one is another text.
+    """True if two values are written alike but for the order of keys. So 1.0 is not 1.
 
-    For states, and for programs that must give what was recorded.
+    For states, in which 1.0 and 1 are different texts, and for programs that must reproduce what was recorded.
     """
     if type(one) is not type(other):
         return False
@@ -60,9 +60,9 @@ def same(one: JsonValue, other: JsonValue) -> bool:
 
 
 def equal(one: JsonValue, other: JsonValue) -> bool:
-    """Equal as values: 1.0 is 1, as in JSON Schema, and true is not.
+    """True if two values are equal. 1.0 is 1, as in JSON Schema, and true is not 1.
 
-    For answers, in which a server may write a number otherwise than its state holds it.
+    For answers, in which a server may write a number in another way than in its state.
     """
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
@@ -105,6 +105,6 @@ def as_object(value: object) -> JsonObject:
 
 
 def short(value: JsonValue) -> str:
-    """A value as an error names it: JSON of at most 60 characters."""
+    """A value for an error message: JSON of at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -26,9 +26,9 @@ class Collection(Frozen):
     key: str
     """The field that holds the id."""
     fields: dict[str, str] = Field(default_factory=dict)
-    """Each other field's type, one of TYPES; with a question mark behind it where it may be null."""
+    """The type of each other field: one of TYPES, with a question mark behind it if the field may be null."""
     complete: bool = True
-    """An id that is not in it does not exist. False where only what answers have shown is known."""
+    """True if an id that is not in it does not exist. False if only what answers have shown is known."""
 
     @field_validator("fields")
     @classmethod
@@ -60,7 +60,7 @@ class StateSchema(Frozen):
         return value
 
     def fault_of(self, state: JsonObject) -> str | None:
-        """The first fault of a state under this schema; None if it is valid. Only the key may not be missing."""
+        """The first fault of a state under this schema; None if it is valid. Any field but the key may be missing."""
         for name, part in state.items():
             collection = self.collections.get(name)
             if collection is None:
@@ -81,7 +81,10 @@ class StateSchema(Frozen):
 
 
 def entities(value: JsonValue, schema: StateSchema) -> Iterator[tuple[str, str, JsonObject]]:
-    """(collection, id, entity) of every object in an answer that shows an entity; of several kinds, the likeliest."""
+    """(collection, id, entity) of every object in an answer that shows an entity.
+
+    If an object fits several collections, the one with the most fields of the object is taken.
+    """
     if isinstance(value, list):
         for item in value:
             yield from entities(item, schema)
@@ -96,14 +99,14 @@ def entities(value: JsonValue, schema: StateSchema) -> Iterator[tuple[str, str, 
 
 
 def identity_of(value: JsonValue) -> str | None:
-    """The id that a key field holds: a text, or a whole number as one; None for anything else."""
+    """The id in a key field: a text, or a whole number as a text; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return None
     return str(value) or None
 
 
 def _is_dumped(value: JsonObject) -> bool:
-    """Our own form, not a person's in which a collection is called `values` or `collections`."""
+    """True for a dumped schema, False for a hand-written one with a collection called `values` or `collections`."""
     parts = [value[name] for name in ("collections", "values") if name in value]
     return bool(parts) and not any(
         isinstance(part, dict) and part.keys() & {"fields", "complete"} and isinstance(part.get("key"), str)

@@ -13,12 +13,12 @@ from dreamgym.state.schema import StateSchema
 from dreamgym.types import JsonObject
 
 CACHED_CHARACTERS = 20_000
-"""Longer texts are parsed anew by each `State`: 256 of them would fill the memory."""
+"""Longer texts are parsed anew by each `State`: 256 of them in the cache would fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What an environment is like at one moment. It never changes; a step leads to another one.
+    """The state of an environment at one moment. It never changes; a step leads to another one.
 
     Two states are equal if their texts are, or if both are explicit and hold the same JSON.
     """
@@ -26,7 +26,7 @@ class State:
     text: str
     """The state as transitions store it; the text of `as_text` for an explicit state."""
     schema: StateSchema | None = None
-    """Schema of the environment's explicit states; None: its states are texts."""
+    """Schema of the environment's explicit states; None if its states are texts."""
 
     @classmethod
     def of(cls, state: str | JsonObject, schema: StateSchema | None = None) -> State:
@@ -35,13 +35,13 @@ class State:
 
     @cached_property
     def content(self) -> JsonObject | None:
-        """The JSON object that the text is, parsed once; None: words. It is shared: nobody may change it."""
+        """The text as a JSON object, parsed once; None if the state is words. It is shared: nobody may change it."""
         # the recordings that ground one step mostly ground the next one too
         return _parsed_before(self.text) if len(self.text) <= CACHED_CHARACTERS else parsed(self.text)
 
     @property
     def is_explicit(self) -> bool:
-        """It is JSON, and there is a schema that says what it means."""
+        """True if the state is JSON and there is a schema for it."""
         return self.schema is not None and self.content is not None
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +68,7 @@ class State:
         return difference(self.content or {}, after.content or {})
 
     def changed_fields(self, after: State) -> frozenset[str]:
-        """JSON pointers of all single fields that came, went or have another value; a list counts as one field."""
+        """JSON pointers of all single fields that were added, removed or changed; a list counts as one field."""
         return changed_fields(self.content or {}, after.content or {})
 
     def relevant(self, arguments: JsonObject) -> JsonObject:
@@ -81,7 +81,7 @@ class State:
 
 
 def parsed(text: str) -> JsonObject | None:
-    """The state that a text is, or None: a state of words alone."""
+    """The JSON object that a state's text is; None if the state is words alone."""
     if not text.startswith("{"):
         return None
     try:
@@ -104,8 +104,8 @@ def as_text(state: JsonObject) -> str:
 def relevant(state: JsonObject, arguments: JsonObject, schema: StateSchema) -> JsonObject:
     """The part of a state that a call is about.
 
-    That is all single values, the entities that the arguments name, those that these name, and those that name these.
-    A call that names none is about the whole state.
+    It contains all single values, the entities that the arguments name, the entities that those name, and the entities
+    that name those. A call that names none is about the whole state.
     """
     named = _entities_named(state, mentioned(arguments), schema)
     if not named:

@@ -1,7 +1,7 @@
 """How a tool's text follows from its structured content.
 
-Most servers give the same answer twice: as structured content, and as a text that follows from it. What the recordings
-of a tool show to follow is not asked of a model again, and so cannot disagree.
+Most servers give the same answer twice: as structured content, and as a text that follows from it. If the recordings
+of a tool show how its text follows, a model is not asked for the text, so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Wording:
     is_ascii: bool = False
 
     def text(self, structured: JsonObject) -> str:
-        """The text. Raises ValueError where this structured content has none of the kind."""
+        """The text for a structured content. Raises ValueError if the content does not fit this wording."""
         if self.field is not None and self.field not in structured:
             raise ValueError(f"there is no {self.field!r} to make the text from")
         value = structured if self.field is None else structured[self.field]
@@ -44,7 +44,7 @@ class Wording:
         return json.dumps(value, indent=indent, separators=separators, ensure_ascii=self.is_ascii)
 
     def fits(self, result: StepResult) -> bool:
-        """The recorded text is what this wording makes of the recorded structured content."""
+        """True if this wording makes the recorded text from the recorded structured content."""
         try:
             return result.structured is not None and self.text(result.structured) == result.observation
         except ValueError:
@@ -52,7 +52,7 @@ class Wording:
 
 
 def wording_of(results: Iterable[StepResult]) -> Wording | None:
-    """The wording that all answers of a tool share, None where they share none or none is structured."""
+    """The wording that all answers of a tool share; None if they share none or none is structured."""
     structured = [result for result in results if result.structured is not None and not result.is_error]
     if not structured or any("content" in result.info for result in structured):
         return None
@@ -61,7 +61,7 @@ def wording_of(results: Iterable[StepResult]) -> Wording | None:
 
 
 def wordings(result: StepResult) -> Iterator[Wording]:
-    """Every wording that one answer shows, the plainest first."""
+    """Every wording that fits one answer, the plainest first."""
     assert result.structured is not None
     for field in (None, *result.structured):
         for style in (None, *JSON_STYLES) if field is not None else JSON_STYLES:

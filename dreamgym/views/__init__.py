@@ -1,1 +1,1 @@
-"""What the answers of a server show of its world, where no server tells a state: views, and what changes them."""
+"""Views: what a server's answers show of its world, and what changes them, for servers that report no state."""

@@ -18,22 +18,22 @@ MAX_LITERAL = 100_000
 REFUSAL = re.compile(
     r"\W*(?:[\w.-]+\s+){0,2}(?:\w*error|invalid|failed|cannot|unknown|fatal|no such|not found)\b", re.IGNORECASE
 )
-"""How a text begins that refuses a call without saying so in a flag."""
+"""Matches the beginning of a text that refuses a call without setting the error flag."""
 
 MARK, PLAIN = re.compile(r"[*>+] (?=\S)"), re.compile(r"  (?=\S)")
-"""How a marked line begins, and the others beside it."""
+"""Match the beginning of a marked line, and of the other lines beside it."""
 
 
 class Style(Protocol):
-    """How a value is written as a text."""
+    """A way to write a value as a text."""
 
     def text(self, value: JsonValue) -> str:
-        """The text. Raises ValueError if the value is of another kind."""
+        """The value as a text. Raises ValueError if the value is of another kind."""
 
 
 @dataclass(frozen=True)
 class JsonStyle:
-    """JSON, as one of the ways in which servers write it."""
+    """JSON, in one of the ways in which servers write it."""
 
     indent: int | str | None
     separators: tuple[str, str]
@@ -45,7 +45,7 @@ class JsonStyle:
 
 @dataclass(frozen=True)
 class LiteralStyle:
-    """A Python literal, as servers write it that print a list."""
+    """A Python literal, as written by servers that print a list."""
 
     def text(self, value: JsonValue) -> str:
         return repr(value)
@@ -63,10 +63,10 @@ class LinesStyle:
 
 @dataclass(frozen=True)
 class MarkedStyle:
-    """Lines of which one is marked, as a list of branches marks the current one; the value has all and the marked."""
+    """Lines of which one is marked, like the current branch in a list. The value contains all lines and that one."""
 
     mark: str
-    """As long as what stands before the other lines."""
+    """The mark, as long as the indent of the other lines."""
 
     def text(self, value: JsonValue) -> str:
         items = value.get("items") if isinstance(value, dict) else None
@@ -90,7 +90,7 @@ class StructuredStyle:
 
 @dataclass(frozen=True)
 class BothStyle:
-    """Text and structured content say different things; the value holds both."""
+    """The text does not follow from the structured content; the value contains both."""
 
     def text(self, value: JsonValue) -> str:
         if not isinstance(value, dict):
@@ -106,7 +106,7 @@ class View:
     style: Style
     is_error: bool = False
     blocks: str = ""
-    """The content blocks as JSON, where they are more than the text: such an answer is repeated, never changed."""
+    """The content blocks as JSON, if they are more than the text. Such an answer is repeated, never changed."""
 
     def with_value(self, value: JsonValue) -> View:
         """An answer of this kind with another value."""
@@ -122,7 +122,7 @@ class View:
 
     @property
     def content(self) -> tuple[JsonObject, ...] | None:
-        """The content blocks, where they are more than the text."""
+        """The content blocks if they are more than the text; else None."""
         return tuple(json.loads(self.blocks)) if self.blocks else None
 
     @property
@@ -132,11 +132,11 @@ class View:
 
     @property
     def said(self) -> JsonValue:
-        """What patterns are learned from: the whole text of words, else the value."""
+        """The value that patterns are learned from: the whole text of an answer of lines, else `value`."""
         return self.observation if isinstance(self.style, LinesStyle) else self.value
 
     def saying(self, said: JsonValue) -> View:
-        """An answer of this kind that says something else. Raises ValueError if that is of another kind."""
+        """An answer of this kind with another value of `said`. Raises ValueError if that is of another kind."""
         if not isinstance(self.style, LinesStyle):
             return self.with_value(said)
         if not isinstance(said, str):
@@ -145,16 +145,16 @@ class View:
 
     @property
     def is_refusal(self) -> bool:
-        """The call was refused: by the flag of errors, or by the first words of the text."""
+        """True if the error flag, the first words of the text or an error field show that the call was refused."""
         return self.is_error or _begins_as_refusal(self.value)
 
     def key(self) -> str:
-        """Equal for equal answers."""
+        """A key that is equal for equal answers."""
         return json.dumps([self.is_error, type(self.style).__name__, self.value, self.blocks], sort_keys=True)
 
 
 def view_of(result: StepResult) -> View:
-    """The answer as a value."""
+    """The answer of a step as a value."""
     blocks = json.dumps(result.content) if "content" in result.info else ""
     text = result.observation
     if result.structured is not None:
@@ -170,7 +170,7 @@ def view_of(result: StepResult) -> View:
 
 
 def _marked(text: str, is_error: bool, blocks: str) -> View | None:
-    """Lines with one that is marked; None if the text is another."""
+    """The view of a text in which one line is marked; None for any other text."""
     lines = text.split("\n")
     marked = [line for line in lines if MARK.match(line)]
     if len(lines) < 2 or len(marked) != 1 or not all(MARK.match(line) or PLAIN.match(line) for line in lines):

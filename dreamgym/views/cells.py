@@ -1,8 +1,8 @@
-"""Servers of tables whose cells are named as spreadsheets name them, B2 or A1:C4.
+"""Servers of tables whose cells have names as in spreadsheets, such as B2 or A1:C4.
 
-A sheet is known where a recording reads it before any write: all of it if the call names no range, else the cells that
-it shows. What a session wrote is put in, cleared or replaced there. A formula is computed if it adds, subtracts or
-multiplies cells that are known. Which argument names the range and which ones the sheet is learned from recordings.
+A sheet is known if a recording reads it before any write: all of it if the call names no range, else the cells that
+the answer shows. The writes of a session then set, clear or replace cells. A formula is computed if it adds, subtracts
+or multiplies known cells. Recordings show which argument names the range and which ones name the sheet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMULA = re.compile(r"=[A-Z0-9+*() .-]{1,200}")
 MOST_CELLS = 10_000
 """Most cells of one range."""
 DEPTH = 16
-"""Most formulas that lead to each other."""
+"""Most formulas in a chain of references."""
 OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -38,7 +38,7 @@ Key = tuple[str, ...]
 
 
 class UnknownCell(ValueError):
-    """No recording shows what a cell holds, or what the server makes of it."""
+    """No recording shows what a cell contains, or what the server computes from it."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Block:
 
     @classmethod
     def at(cls, first: Cell, rows: Sequence[Sequence[JsonValue]]) -> Block:
-        """The block that rows fill."""
+        """The block that rows fill, starting at a cell."""
         return cls(first, (first[0] + len(rows) - 1, first[1] + max(map(len, rows)) - 1))
 
     @property
@@ -79,14 +79,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Sheet:
-    """What is known of one sheet. A cell that is empty holds None."""
+    """The known cells of one sheet. An empty cell contains None."""
 
     cells: Mapping[Cell, JsonValue] = field(default_factory=dict)
     is_whole: bool = False
-    """A cell that is not in `cells` is empty."""
+    """True if every cell that is not in `cells` is empty."""
 
     def value(self, cell: Cell, depth: int = 0) -> JsonValue:
-        """What a cell shows. Raises UnknownCell."""
+        """The value that a cell shows. Raises UnknownCell."""
         if cell not in self.cells and not self.is_whole:
             raise UnknownCell(cell_name(cell))
         value = self.cells.get(cell)
@@ -97,7 +97,7 @@ class Sheet:
         return [[self.value(cell) for cell in row] for row in block.rows()]
 
     def used(self) -> Block:
-        """The block from A1 to the last cell that is not empty. Raises UnknownCell where none is known to be it."""
+        """The block from A1 to the last cell that is not empty. Raises UnknownCell if it is not known."""
         filled = [cell for cell, value in self.cells.items() if value is not None]
         rows, columns = {row for row, _ in filled}, {column for _, column in filled}
         if not self.is_whole or not filled or min(rows) != 1 or min(columns) != 1:
@@ -134,7 +134,7 @@ class KnownCells:
     """The sheets of a server, and what its tools do with them."""
 
     ranges: Mapping[str, str]
-    """By tool, the argument that names a cell or a range."""
+    """The argument that names a cell or a range, by tool."""
     keys: tuple[str, ...]
     """The arguments that name a sheet."""
     start: Mapping[Key, Sheet] = field(default_factory=dict)
@@ -143,10 +143,10 @@ class KnownCells:
     replaces: Mapping[str, Replacement] = field(default_factory=dict)
     """Tools that replace text in cells, or the name of a sheet."""
     empty: tuple[JsonValue, ...] = ()
-    """How an empty cell is told: none if no recording shows it."""
+    """The value with which answers show an empty cell; () if no recording shows it."""
 
     def bindings(self, written: Iterable[ToolCall], action: ToolCall) -> dict[ValueName, JsonValue]:
-        """What the sheets say to a call, as far as it is known.
+        """The bindings that the sheets give for a call, as far as they are known.
 
         Args:
             written: the calls of the session that were not refused, in their order.
@@ -181,12 +181,12 @@ class KnownCells:
         return found
 
     def lacks(self, written: Iterable[ToolCall], action: ToolCall) -> bool:
-        """A call names a sheet that no recording shows and the session did not make."""
+        """True if a call names a sheet that no recording shows and the session did not make."""
         key = self.key(action)
         return len(key) == len(self.keys) and key not in self.start and key not in self._after(written)
 
     def key(self, action: ToolCall) -> Key:
-        """The sheet that a call names; too short for one if it names none."""
+        """The key of the sheet that a call names; shorter than `keys` if it names none."""
         given = (action.arguments.get(name) for name in self.keys)
         return tuple(value for value in given if isinstance(value, str))
 
@@ -202,7 +202,7 @@ class KnownCells:
     def _holding(
         self, sheets: Mapping[Key, Sheet], action: ToolCall, name: str, asked: str
     ) -> Iterator[tuple[ValueName, JsonValue]]:
-        """The cells that hold the text of an argument, and how many they are, by sheet."""
+        """Bindings of the cells that contain the text of an argument, and of their number, by sheet."""
         said = [action.arguments.get(key) for key in self.keys]
         free = [number for number, value in enumerate(said) if value is None]
         meant = {
@@ -236,7 +236,7 @@ class KnownCells:
             yield ("grid", f"count {way}", name), counts
 
     def _after(self, written: Iterable[ToolCall]) -> dict[Key, Sheet]:
-        """The sheets after what a session wrote; those that it may have changed in an unknown way are left out."""
+        """The sheets after the writes of a session, without those that it may have changed in an unknown way."""
         sheets = dict(self.start)
         for action in written:
             key = self.key(action)
@@ -264,7 +264,7 @@ class KnownCells:
         return sheets
 
     def _make(self, sheets: dict[Key, Sheet], action: ToolCall) -> None:
-        """A write that names no sheet that is there may make the one that it names."""
+        """Add the sheet that a write may make, if it has one text besides the keys; else forget all sheets."""
         texts = [value for name, value in action.arguments.items() if isinstance(value, str) and name not in self.keys]
         given = tuple(str(action.arguments.get(name, "")) for name in self.keys[:-1])
         if len(texts) == 1:
@@ -301,10 +301,10 @@ Recorded = Sequence[Sequence[tuple[ToolCall, JsonValue, bool]]]
 
 
 def cells_of(sessions: Recorded, reads: frozenset[str], replaces: Mapping[str, Replacement]) -> KnownCells | None:
-    """The sheets that recordings show; None if no tool of them reads cells.
+    """The sheets that recordings show; None if no recorded tool reads cells.
 
     Args:
-        sessions: what was recorded.
+        sessions: the recorded sessions.
         reads: the tools that read.
         replaces: the tools that replace one text by another.
     """
@@ -352,7 +352,7 @@ def _range_arguments(calls: Sequence[ToolCall]) -> dict[str, str]:
 
 
 def _does_clear(known: KnownCells, tool: str, sessions: Recorded) -> bool:
-    """A recording reads a range after the tool emptied it, and none contradicts."""
+    """True if a recording reads a range after the tool emptied it, and no recording contradicts."""
     tried = replace(known, clears=frozenset({tool}))
     seen = False
     for session in sessions:
@@ -387,7 +387,7 @@ def _number(letters: str) -> int:
 
 
 def _rows_in(values: Iterable[JsonValue]) -> list[list[JsonValue]]:
-    """The only one of some values that is a list of rows; empty if there is none."""
+    """The rows in the one value that is a list of rows; empty unless there is exactly one."""
     found = [value for value in values if isinstance(value, list) and value and all(map(_is_row, value))]
     return [row for row in found[0] if isinstance(row, list)] if len(found) == 1 else []
 

@@ -1,7 +1,7 @@
-"""What changes between two answers to the same read, as rules that can be applied to another answer.
+"""Changes between two answers to the same read, as rules that can be applied to another answer.
 
-A rule says where and what: an item that is added to a list, one that is taken out, or a value that becomes another. The
-place of an item in a list is told by a value that it holds (`Item`) or by its position; both are tried.
+A rule adds an item to a list, removes one, or sets a value, at a place in the answer. An item of a list is identified
+by a value that it contains (`Item`) or by its position; both are tried.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ MOST = 8
 
 @dataclass(frozen=True)
 class Item:
-    """The item of a list that holds a value: in one of its fields, or as a word of its text."""
+    """The item of a list that contains a value, in one of its fields or as a word of its text."""
 
     field: str
-    """Empty: the item is the value, or a text with it as a word."""
+    """If empty, the item is the value, or a text that contains it as a word."""
     name: ValueName
 
     def index(self, items: list[JsonValue], bindings: Bindings) -> int:
-        """Its position. Raises NoPatternValue where no item or more than one is meant."""
+        """The position of the item. Raises NoPatternValue unless exactly one item contains the value."""
         found = [i for i, item in enumerate(items) if self.holds(item, bindings)]
         if len(found) != 1:
             raise NoPatternValue(f"{len(found)} items hold the value of {self.name}")
         return found[0]
 
     def holds(self, item: JsonValue, bindings: Bindings) -> bool:
-        """True if this item is meant."""
+        """True if an item contains the value."""
         value = bindings.get(self.name)
         if value is None or value == "":
             return False
@@ -48,13 +48,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Told:
-    """The item at the position that a value tells, counted from `first`."""
+    """The item at the position that a value gives, counted from `first`."""
 
     name: ValueName
     first: int
 
     def index(self, items: list[JsonValue], bindings: Bindings) -> int:
-        """Its position. Raises NoPatternValue where the list is shorter."""
+        """The position of the item. Raises NoPatternValue if the list has no such position."""
         value = bindings.get(self.name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value - self.first < len(items):
             raise NoPatternValue(f"{self.name} is no position")
@@ -68,7 +68,7 @@ class Position:
     at: int
 
     def index(self, items: list[JsonValue], bindings: Bindings) -> int:
-        """Its position. Raises NoPatternValue where the list is shorter."""
+        """The position of the item. Raises NoPatternValue if the list has no such position."""
         if not -len(items) <= self.at < len(items):
             raise NoPatternValue(f"there is no item {self.at}")
         return self.at % len(items)
@@ -76,26 +76,26 @@ class Position:
 
 Way = Item | Told | Position
 Step = str | tuple[Way, ...]
-"""A field, or the ways in which an item of a list is meant."""
+"""A field, or the ways to identify an item of a list."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One kind of change."""
+    """A rule for one change."""
 
     kind: str
     """`add`, `extend` (all items of a list are added), `remove` or `set`."""
     path: tuple[Step, ...]
-    """To the list, or to the value that is set."""
+    """The path to the list, or to the value that is set."""
     value: Pattern | None = None
     """The pattern of what is added or set."""
     places: tuple[str, ...] = ()
     """Where an item is added: at the `start`, at the `end`, `sorted`, or `-N` before the end."""
     items: tuple[Way, ...] = ()
-    """Which item is removed."""
+    """The ways to identify the item that is removed."""
 
     def unified(self, other: Edit) -> Edit | None:
-        """The rule of the examples of both; None if there is none."""
+        """The rule that fits the examples of both; None if there is none."""
         if self.kind != other.kind or len(self.path) != len(other.path):
             return None
         path: list[Step] = []
@@ -117,7 +117,7 @@ class Edit:
         return replace(self, path=tuple(path), value=value, places=places, items=items)
 
     def apply(self, value: JsonValue, bindings: Bindings) -> JsonValue:
-        """The value with the change. Raises NoPatternValue where it does not fit."""
+        """The value with the change. Raises NoPatternValue if the change does not fit."""
         return self._apply(value, self.path, bindings)
 
     def _apply(self, value: JsonValue, path: tuple[Step, ...], bindings: Bindings) -> JsonValue:
@@ -150,18 +150,18 @@ class Edit:
 
     @property
     def is_guess(self) -> bool:
-        """It says more than a single example shows: of several items, nothing but the position tells which one."""
+        """True if a single example does not prove the rule: only its position identifies an item."""
         steps = [*self.path, *([self.items] if self.items else [])]
         return any(isinstance(step, tuple) and isinstance(step[0], Position) for step in steps)
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        """What the change writes."""
+        """The pattern that the change writes, if it has one."""
         return () if self.value is None else (self.value,)
 
 
 def edits_between(base: JsonValue, new: JsonValue, bindings: Bindings) -> tuple[Edit, ...] | None:
-    """The changes as rules of this one example; None if they are too many, or one of another type of value."""
+    """The changes as rules that fit this one example; None if there are too many, or if one cannot be a rule."""
     found: list[Edit] = []
     for edit in _edits(base, new, bindings, ()):
         if edit is None or len(found) == MOST:
@@ -220,7 +220,7 @@ def _list_edits(
 
 
 def _items(items: list[JsonValue], at: int, bindings: Bindings) -> tuple[Way, ...]:
-    """Every way to mean the item at a position."""
+    """Every way to identify the item at a position."""
     item = items[at]
     ways: list[Way] = []
     fields = ("", *item) if isinstance(item, dict) else ("",)
@@ -235,7 +235,7 @@ def _items(items: list[JsonValue], at: int, bindings: Bindings) -> tuple[Way, ..
 
 
 def _counters(items: list[JsonValue]) -> Bindings:
-    """What the next item of a list may count: how many there are, and one more than the largest number in a field."""
+    """Bindings for numbers in the next item of a list: its length, and the largest number in each field plus one."""
     found: dict[ValueName, JsonValue] = {("list", "length"): len(items)}
     largest: dict[str, int] = {}
     for item in items:
@@ -264,7 +264,7 @@ def _places(items: list[JsonValue], at: int, item: JsonValue) -> tuple[str, ...]
 
 
 def _place(places: tuple[str, ...], items: list[JsonValue], item: JsonValue) -> int:
-    """Where an item is added. Raises NoPatternValue if the examples do not tell whether the list is sorted."""
+    """The position at which an item is added. Raises NoPatternValue if it is not known whether the list is sorted."""
     if "sorted" in places:
         at = _sorted_place(items, item)
         if at is None:
@@ -278,7 +278,7 @@ def _place(places: tuple[str, ...], items: list[JsonValue], item: JsonValue) -> 
 
 
 def _sorted_place(items: list[JsonValue], item: JsonValue) -> int | None:
-    """Where an item stands in a list that is sorted by its texts; None if it is not sorted."""
+    """The position of an item in a list that is sorted by its texts; None if the list is too short or not sorted."""
     keys = [_text(one).strip("* ") for one in items]
     if len(items) < 2 or keys != sorted(keys):
         return None

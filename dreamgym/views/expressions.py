@@ -17,15 +17,15 @@ Bindings = Mapping[ValueName, JsonValue]
 """The values that a call can refer to."""
 
 WORLDS = frozenset({"sql", "grid"})
-"""Where values come from that a copy of the server's world tells: tables, or sheets of cells."""
+"""Sources of values from a copy of the server's world: tables, or sheets of cells."""
 LISTS = frozenset({"seen"}) | WORLDS
-"""Where values come from that may be empty lists."""
+"""Sources of values that may be empty lists."""
 COUNTING = frozenset({"list", "count", "next"})
-"""Where values come from that are counted: used only if no value that is told explains an answer."""
+"""Sources of values that are counted. They are used only if no other value explains an answer."""
 VARIANTS = 64
 """Most ways to read one text that are kept."""
 MOST_NUMBERS = 32
-"""Most values of a call among which the larger of two numbers is looked for."""
+"""Most values of a call that are searched for the larger of two numbers."""
 COUNTS = ("count", "length", "total", "size", "number", "len")
 """Last words of the names of fields that count something."""
 
@@ -39,7 +39,7 @@ class FixedValue:
     """A value that does not depend on the call."""
 
     value: str
-    """As JSON-like text of Python, which compares by type."""
+    """The value's `repr`, so that values of different types are different."""
     of: JsonValue = field(compare=False, hash=False)
 
     def evaluate(self, bindings: Bindings) -> JsonValue:
@@ -48,7 +48,7 @@ class FixedValue:
 
 @dataclass(frozen=True)
 class Slot:
-    """The value of a name."""
+    """The value that is bound to a name."""
 
     name: ValueName
 
@@ -60,7 +60,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Offset:
-    """The number of a name and a constant."""
+    """The number that is bound to a name, plus a constant."""
 
     name: ValueName
     plus: int
@@ -74,7 +74,7 @@ class Offset:
 
 @dataclass(frozen=True)
 class Largest:
-    """The larger one of two numbers of a call: a total that grows with what is counted."""
+    """The larger one of two numbers of a call, for a total that grows with what is counted."""
 
     one: ValueName
     two: ValueName
@@ -88,7 +88,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class Words:
-    """A text in which some words are values of names."""
+    """A text in which some words are values that are bound to names."""
 
     parts: tuple[str | ValueName | Offset, ...]
 
@@ -99,7 +99,7 @@ class Words:
 
     @property
     def sources(self) -> frozenset[str]:
-        """Where its values come from."""
+        """The sources of its values."""
         return frozenset(
             (part.name if isinstance(part, Offset) else part)[0]
             for part in self.parts
@@ -145,7 +145,7 @@ def as_word(value: JsonValue) -> str | None:
 
 
 def is_own(option: Expression, field: str) -> bool:
-    """A field is named after the argument or the part of an item that it shows, or it counts."""
+    """True if a field is named after the argument or the part of an item that it shows, or if it counts something."""
     counts = field.lower().endswith(COUNTS)
     if isinstance(option, Slot) and option.name[0] == "item":
         return bool(field) and field.lower().endswith(option.name[-1].lower())
@@ -194,7 +194,7 @@ def _as_word(word: str) -> str:
 
 
 def _texts(text: str, bindings: Bindings) -> Iterator[Words]:
-    """Every way to read a text as words of names, those with most names first."""
+    """Every way to read a text as `Words`, those with the most bound words first."""
     names: dict[str, list[ValueName | Offset]] = {}
     for name, bound in bindings.items():
         word = as_word(bound)

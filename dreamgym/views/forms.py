@@ -1,4 +1,4 @@
-"""How the answers of a tool follow from the call alone, and from what is known to be there."""
+"""Forms: how the answers of a tool follow from the call alone, and from what is known to exist."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dreamgym.views.patterns import Pattern, pattern_of
 from dreamgym.views.sql import UNKNOWN
 
 ABSENT = "absent"
-"""The kind of a call that replaces a text which is nowhere."""
+"""The kind of a call that replaces a text that occurs nowhere."""
 FormKey = tuple[str, frozenset[str] | None, str]
-"""A tool, the names of the arguments of a call (None: any), and its kind: of its SQL, or `ABSENT`."""
+"""A tool, the names of a call's arguments (None: any), and the kind of the call: that of its SQL, or `ABSENT`."""
 THERE: ValueName = ("there",)
-"""The name of the arguments of a call that name an item which is there."""
+"""The binding that lists the arguments of a call that name an existing item."""
 
 
 class Answered(NamedTuple):
@@ -28,23 +28,24 @@ class Answered(NamedTuple):
 
     view: View
     bindings: Bindings
-    """What it may be made of."""
+    """The values that it may be made of."""
     call: str
     """The canonical text of its call."""
 
 
 @dataclass(frozen=True)
 class CallForm:
-    """How the answers of a tool are made."""
+    """A rule for the answers of a tool."""
 
     pattern: Pattern
     like: View
-    """One of them."""
+    """One of the answers."""
     conditions: Mapping[ValueName, JsonValue] = field(default_factory=dict)
-    """What all items that were looked up had in common: of others one does not know that the rest is the same."""
+    """Values that all looked-up items had in common. For an item with others, the rest of the answer may differ."""
 
     there: frozenset[str] = frozenset()
-    """Which arguments named an item in the recorded calls. Of one way alone: calls of another may be refused."""
+    """Arguments that named an existing item, for each recorded call. If all calls agree, a call with others may be
+    refused, so its answer is not known."""
 
     def view(self, bindings: Bindings) -> View:
         """The answer of a call. Raises ValueError if it is not known."""
@@ -57,7 +58,7 @@ class CallForm:
 
 
 def forms_of(examples: Mapping[FormKey, Sequence[Answered]], reads: frozenset[str]) -> dict[FormKey, CallForm]:
-    """The forms that recorded answers show, also those of all calls of a tool."""
+    """The forms that recorded answers show: for all calls of a tool, and for calls with the same arguments."""
     found: dict[FormKey, CallForm] = {}
     of_any: dict[FormKey, list[Answered]] = defaultdict(list)
     for (tool, _, kind), known in examples.items():
@@ -100,14 +101,14 @@ def _common(examples: Sequence[Bindings]) -> dict[ValueName, JsonValue]:
 
 
 def _is_shown(key: FormKey, pattern: Pattern, distinct: int, reads: frozenset[str]) -> bool:
-    """The recordings show that the answers of other calls have this form too.
+    """True if the recordings show that the answers of other calls have this form too.
 
-    Two different calls do; one does if the answer is made of the call's values and of no number besides, and the tool
-    is no read, or if what is known to be there explains it.
+    Two different calls show it, and so do values from a copy of the server's world. One call whose pattern is not a
+    guess shows it if the tool is not a read, or if a listing or the kind of the call explains the answer.
     """
     tool, _, kind = key
     if tool in reads and pattern.is_empty:
-        return False  # that nothing was found says nothing of other calls
+        return False  # an empty result says nothing about other calls
     if distinct > 1 or any(name[0] in WORLDS for name in pattern.names):
         return True
     if pattern.is_guess:

@@ -1,9 +1,9 @@
-"""Learns the rules of a server that tells no state from recorded sessions.
+"""Learns the rules of a server that reports no state from recorded sessions.
 
-An answer to the same read is a view of the session's world. A view is known from an earlier answer of this session, or
-from a recording with the same writes before it, and each write since then may have changed it. How a write changes a
-view is learned from recordings of the two tools, apart for each relation of their arguments: a note that is written,
-and the note of that id that is read. What no recording shows is not answered.
+The answer to a read is a view of the session's world. A view is known from an earlier answer of this session, or from
+a recording with the same writes before it. Each write since then may have changed it. How a write changes a view is
+learned from recordings of the two tools, separately for each relation of their arguments, such as a note that is
+written and the note of that id that is read. A call that no recording explains is not answered.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dreamgym.views.sql import KnownDatabase, database_of
 from dreamgym.views.together import told_apart
 
 FOLDS = 12
-"""Most parts into which recordings are divided to try what was learned from the others."""
+"""Most parts into which recordings are divided for cross-validation."""
 MOST_LISTINGS = 16
 """Most recorded listings in which items are looked up."""
 MOST_EDITS = 3
-"""A single example with so many changes does not show which of them belong together."""
+"""A single example with this many changes does not show which of them belong together."""
 Example = tuple[View | None, View, Bindings]
 """A view before a write, the view after it, and the values of the two calls."""
 
@@ -46,18 +46,18 @@ class Session:
 
     calls: list[Call]
     world: str
-    """Where it began: the same for sessions that began alike."""
+    """The world in which it began: the same for sessions that began alike."""
 
 
 def learn(sessions: Iterable[tuple[str, Sequence[Transition]]], tools: Mapping[str, JsonObject]) -> Rules:
     """The rules that recorded sessions show.
 
-    What was learned is tried: each part of the recordings is answered by the rules of the others, and a way that is
-    wrong there more than once in four times is not used for that tool.
+    The rules are cross-validated: each part of the recordings is answered by the rules of the other parts. A way of
+    answering that is wrong there more than once in four times is not used for that tool.
 
     Args:
-        sessions: the world of each, which is the same for those that began alike, and its steps from the start.
-        tools: definitions by name.
+        sessions: the world of each session, which is the same for those that began alike, and its steps from the start.
+        tools: tool definitions by name.
     """
     recorded = [(world, list(steps)) for world, steps in sessions if steps]
     reads = reading_tools([steps for _, steps in recorded], tools)
@@ -74,7 +74,7 @@ def learn(sessions: Iterable[tuple[str, Sequence[Transition]]], tools: Mapping[s
                     if call.view is not None:
                         if known.view.key() == call.view.key():
                             right[call.action.name, known.way] += 1
-                        elif known.way != "form" or not call.view.is_refusal:  # a form is of calls that are not refused
+                        elif known.way != "form" or not call.view.is_refusal:  # forms are learned from accepted calls
                             wrong[call.action.name, known.way] += 1
                         break
     rules.doubted = frozenset(way for way, count in wrong.items() if 3 * count > right[way])
@@ -87,7 +87,7 @@ def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
     for episode in episodes:
         for call in episode.calls:
             rules.arguments.setdefault(call.action.name, set()).update(call.action.arguments)
-    for _ in range(2):  # what the first pass learns of effects explains views after several writes in the second
+    for _ in range(2):  # effects learned in the first pass explain views after several writes in the second
         rules.known = _recorded(episodes, rules)
         rules.replaces = replacements(
             [episode.calls for episode in episodes],
@@ -148,7 +148,7 @@ def _cells(episodes: Sequence[Session], rules: Rules) -> KnownCells | None:
 
 
 def _unstable(episodes: Sequence[Session]) -> frozenset[str]:
-    """Tools that answered the same call otherwise, with no write in between."""
+    """Tools that answered the same call differently, with no write in between."""
     found: set[str] = set()
     for episode in episodes:
         said: dict[str, str] = {}
@@ -161,7 +161,10 @@ def _unstable(episodes: Sequence[Session]) -> frozenset[str]:
 
 
 def _recorded(episodes: Sequence[Session], rules: Rules) -> dict[Moment, View]:
-    """The answers at each moment that recordings agree on; a write that is known not to change a view is left out."""
+    """The answers at each moment, if the recordings agree on it.
+
+    An answer after writes that are known not to change it also counts for the moment without any write.
+    """
     found: dict[Moment, View] = {}
     disputed: set[Moment] = set()
     for episode in episodes:
@@ -206,7 +209,7 @@ def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str],
 
 
 def _held_before(write: Call, view: View) -> bool:
-    """A view shows all values of a write before it: that it stays as it is says nothing."""
+    """True if a view shows all values of a write already before it, so that an unchanged view proves nothing."""
     held = [value for _, value in leaves_of("view", view.value)]
     values = [value for _, value in leaves_of("write", write.action.arguments) if not isinstance(value, dict | list)]
     return bool(values) and all(any(same(value, one) for one in held) for value in values)

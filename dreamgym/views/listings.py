@@ -1,4 +1,4 @@
-"""What a listing shows of the items that a call names, or searches for."""
+"""Listings: which of their items a call names or searches for."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dreamgym.views.expressions import ValueName, is_int
 PAIR = re.compile(r"([\w.-]{1,60}): (.*\S)")
 """A line with a key and its value."""
 MOST_KINDS = 8
-"""Most different values of a field whose items are counted apart."""
+"""Most different values of a field for which items are counted by value."""
 
 
 def items_of(value: JsonValue) -> list[JsonObject]:
     """The items that an answer lists; empty if it lists none.
 
-    These are the objects of a list, alone or in the only list with objects of an object; the lines `key: value` of a
-    text; or the lines of a list of which one is marked.
+    Items are the objects of a list that is the answer or the only list of objects in it, the lines `key: value` of a
+    text, or lines of which one is marked.
     """
     if isinstance(value, dict):
         lists = [part for part in value.values() if isinstance(part, list) and any(isinstance(x, dict) for x in part)]
@@ -38,7 +38,7 @@ def items_of(value: JsonValue) -> list[JsonObject]:
 
 
 def identified(listing: ToolCall, value: JsonValue, action: ToolCall) -> Iterator[str]:
-    """The arguments of a call that name an item by a field of which no two items have the same value."""
+    """The arguments of a call that name an item by a field with a different value in each item."""
     items = items_of(value)
     for field in _fields(items):
         held = [repr(item[field]) for item in items]
@@ -50,17 +50,17 @@ def identified(listing: ToolCall, value: JsonValue, action: ToolCall) -> Iterato
 
 
 def is_of(listing: ToolCall, action: ToolCall) -> bool:
-    """False if an argument says that the call is about something else than the listing."""
+    """True if a call of another tool may be about a listing: the arguments that both have are equal."""
     shared = listing.arguments.keys() & action.arguments.keys()
     return listing.name != action.name and all(same(listing.arguments[one], action.arguments[one]) for one in shared)
 
 
 def bindings_from(listing: ToolCall, value: JsonValue, action: ToolCall) -> Iterator[tuple[ValueName, JsonValue]]:
-    """What an answer may be made of: the item that a call names, those that contain what it asks for, and their number.
+    """Bindings for an answer: the item that a call names, the items that contain a text of the call, and their number.
 
     Args:
         listing: the call that lists.
-        value: what it shows now.
+        value: the value that the listing shows now.
         action: the call that is answered.
     """
     items = items_of(value)
@@ -80,7 +80,7 @@ def bindings_from(listing: ToolCall, value: JsonValue, action: ToolCall) -> Iter
 
 
 def _names(name: str, value: JsonValue, item: JsonObject, fields: Container[str]) -> bool:
-    """An argument names an item: by a text of it, or by a number in the field that the argument is named after."""
+    """True if an argument names an item: by a text in it, or by a number in the field that it is named after."""
     return any(
         field in fields and same(part, value) and (isinstance(value, str) or name.lower().endswith(field.lower()))
         for field, part in item.items()
@@ -93,9 +93,9 @@ def _fields(items: list[JsonObject]) -> list[str]:
 
 
 def _containing(items: list[JsonObject], text: str) -> list[JsonValue] | None:
-    """The items with a text in one of their fields, each with the position of it there.
+    """The items with a text in one of their fields, each with the position of the text there.
 
-    None if that depends on what no recording shows: on upper and lower case, or on whether a text is found twice.
+    None if the result depends on upper and lower case, or on whether a text is found twice: no recording shows that.
     """
     found: list[JsonValue] = []
     for item in items:

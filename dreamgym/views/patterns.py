@@ -1,8 +1,8 @@
 """Patterns: how values in an answer follow from the values that a call can refer to.
 
-A pattern is learned from examples, each a value and the bindings of its call. A node of it keeps every expression that
-gives the value in all examples; where there is none, its parts are patterns of their own. The best expression comes
-first: a value of the call's own, then a calculation, then a constant.
+A pattern is learned from examples, each a value and the bindings of its call. Each node keeps every expression that
+gives the value in all examples. If there is none, the parts of the value have patterns of their own. The best
+expression comes first: a value of the call's own, then a calculation, then a constant.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _DIGIT = re.compile(r"\d")
 
 @dataclass(frozen=True)
 class Pattern:
-    """One node."""
+    """One node of a pattern."""
 
     options: tuple[Expression, ...]
     own: Expression | None = None
-    """The one of them that the name of this field speaks for: a value of the same name, or a count for a length."""
+    """The option that the name of this field suggests: a value of the same name, or a count for a length."""
     fields: Mapping[str, Pattern] | None = None
     items: tuple[Pattern, ...] | None = None
     each: Mapping[ValueName, Pattern | None] = field(default_factory=dict)
-    """By the name of a list of what is found: how each of its items is told. None: no example has an item."""
+    """The pattern of the items in a list of found items, by the list's name. None: no example has an item."""
 
     @classmethod
     def of(cls, value: JsonValue, bindings: Bindings, field: str = "") -> Pattern:
@@ -62,7 +62,7 @@ class Pattern:
 
     @classmethod
     def _each(cls, value: list[JsonValue], bindings: Bindings) -> Iterator[tuple[ValueName, Pattern | None]]:
-        """The ways in which a list tells one by one what is found."""
+        """For each list of found items, the pattern with which the value shows them one by one."""
         for name, found in bindings.items():
             if name[0] == "found" and isinstance(found, list) and len(found) == len(value):
                 told: Pattern | None = None
@@ -73,7 +73,7 @@ class Pattern:
                     yield name, told
 
     def unified(self, other: Pattern) -> Pattern | None:
-        """The pattern of the examples of both; None if there is none."""
+        """The pattern that fits the examples of both; None if there is none."""
         shared = tuple(option for option in self.options if option in set(other.options))
         fields = self._unified_fields(other)
         items = self._unified_items(other)
@@ -108,7 +108,7 @@ class Pattern:
         return None if any(part is None for part in found) else tuple(part for part in found if part is not None)
 
     def evaluate(self, bindings: Bindings) -> JsonValue:
-        """The value for a call. Raises NoPatternValue, also if expressions that fit all examples differ."""
+        """The value for a call. Raises NoPatternValue, also if expressions that fit all examples disagree."""
         best = self._best()
         if best:
             values = [option.evaluate(bindings) for option in best]
@@ -136,11 +136,11 @@ class Pattern:
         return made[0]
 
     def _best(self) -> tuple[Expression, ...]:
-        """The expressions that are used: that of the same name, else all that are no constant, else the constant."""
+        """The expressions that are used: the field's own, else the best that are not constants, else constants."""
         if self.own is not None:
             return (self.own,)
         slots = [option for option in self.options if isinstance(option, Slot | Offset)]
-        of_world = [option for option in slots if option.name[0] in WORLDS]  # it alone knows what is there now
+        of_world = [option for option in slots if option.name[0] in WORLDS]  # it alone knows the current content
         words = [option for option in self.options if isinstance(option, Words)]
         most = max((option.count for option in words), default=0)
         longest = [option for option in words if option.count == most]
@@ -189,7 +189,7 @@ class Pattern:
 
     @property
     def is_empty(self) -> bool:
-        """A part of it is an empty list or object in every example, and nothing explains that."""
+        """True if a part of it is an empty list or object in every example, and nothing explains that."""
         if self._best() or self.each:
             return False
         parts = list(self.items or () if self.fields is None else self.fields.values())
@@ -197,10 +197,10 @@ class Pattern:
 
     @property
     def is_guess(self) -> bool:
-        """It says more than a single example shows: a constant of it holds a number, or reads like content.
+        """True if a single example does not prove the pattern: a constant contains a number, or reads like content.
 
-        One answer does not tell which of its words are the same in every call. A sentence that confirms a call is; of
-        several lines, or of a field with several words, one cannot know.
+        One answer does not show which of its words are the same in every call. A sentence that confirms a call has such
+        words; several lines, or several words in a field, may be content.
         """
         between = " " if self.fields is not None or self.items is not None else "\n"
         return any(
@@ -211,7 +211,7 @@ class Pattern:
 
 
 def _of_item(bindings: Bindings, item: JsonValue) -> Bindings:
-    """The values that what is told of one item may be made of."""
+    """The values that the pattern of one found item may use."""
     return {**{name: value for name, value in bindings.items() if name[0] == "call"}, **dict(leaves_of("item", item))}
 
 

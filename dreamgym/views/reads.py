@@ -1,4 +1,4 @@
-"""Which tools only read."""
+"""Finds the tools that only read."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, JsonObject]) -> frozenset[str]:
     """The recorded tools that change nothing.
 
-    A tool's `readOnlyHint` counts, and a `destructiveHint` that is true. Of the others, one that alone stood between
-    two different answers to the same call writes; else its name decides, or the first word of its description if the
-    name says nothing. A tool of which nothing is said writes.
+    A tool's `readOnlyHint` decides, or a `destructiveHint` that is true. Any other tool writes if it was the only one
+    called between two different answers to the same call. Else the words of its name decide, or the first word of its
+    description. A tool about which nothing is known writes.
     """
     names = {step.action.name for session in sessions for step in session} | set(tools)
     hints = {name: hint for name in names if (hint := _hint(tools.get(name, {}))) is not None}
@@ -51,7 +51,7 @@ def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, 
 
 
 def makes_by_name(name: str) -> bool:
-    """The name of a tool says that it makes something new."""
+    """True if the name of a tool shows that it makes something new."""
     return any(word.lower() in MAKES.split() for word in _PARTS.findall(name))
 
 

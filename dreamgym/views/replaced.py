@@ -1,4 +1,4 @@
-"""Writes that put one text in the place of another, wherever it stands."""
+"""Writes that replace one text by another wherever it occurs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dreamgym.views.session import Call
 MOST_CALLS = 4
 """Most recorded calls of one tool that are looked at."""
 MOST_TEXTS = 2_000
-"""Most texts from the start of a session in which the replaced one is looked for."""
+"""Most texts from the start of a session that are searched for the replaced one."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Replacement:
     find: str
     put: str
     in_words: bool
-    """A recording shows that a part of a text is replaced; else only that a whole text is."""
+    """True if a recording shows that a part of a text is replaced; else only whole texts are known to be."""
 
     def values(self, action: ToolCall) -> tuple[str, str]:
-        """What is replaced, and by what."""
+        """The text that a call replaces, and the new one."""
         return str(action.arguments.get(self.find, "")), str(action.arguments.get(self.put, ""))
 
     def in_text(self, text: str, find: str, put: str) -> str:
-        """The text after it. Raises ValueError if no recording shows whether a part of a text is replaced."""
+        """The text after the call. Raises ValueError if no recording shows whether a part of a text is replaced."""
         if text == find:
             return put
         if not find or find not in text:
@@ -41,7 +41,7 @@ class Replacement:
         return text.replace(find, put)
 
     def within(self, value: JsonValue, action: ToolCall) -> JsonValue:
-        """A value after it, with all its texts. Raises ValueError."""
+        """A value after the call, with all its texts replaced. Raises ValueError like `in_text`."""
         find, put = self.values(action)
         return self._within(value, find, put)
 
@@ -54,14 +54,14 @@ class Replacement:
 
 
 def replacements(episodes: Sequence[Sequence[Call]], start: Sequence[JsonValue]) -> dict[str, Replacement]:
-    """The tools that recordings show to replace.
+    """The tools that replace texts, as recordings show.
 
-    Such a tool is given two texts. A text that is known from the start holds the first one; a read after the call shows
-    that text with the second one there, and the first one no more.
+    Such a tool is given two texts. A text that is known from the start contains the first one. Reads after the call
+    show that text with the second one in its place, and the first one nowhere.
 
     Args:
         episodes: the recorded sessions.
-        start: the values of what is read at the start of sessions.
+        start: the values of answers at the start of sessions.
     """
     texts = list(dict.fromkeys(text for value in start for text in texts_in(value)))[:MOST_TEXTS]
     found: dict[str, Replacement] = {}
@@ -101,5 +101,5 @@ def texts_in(value: JsonValue) -> Iterator[str]:
 
 
 def count_in(value: JsonValue, text: str) -> int:
-    """How often a text stands in the texts of a value."""
+    """How often a text occurs in the texts of a value."""
     return sum(one.count(text) for one in texts_in(value)) if text else 0

@@ -1,4 +1,4 @@
-"""What was learned of a server, and what it says to the next call of a session."""
+"""The learned rules of a server, and the answers that they give to the next call of a session."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Moment = tuple[str, tuple[str, ...], str]
 """A world, the calls of a session that may have changed it, in their order, and the call that is answered then."""
 
 COUNTED = frozenset({"known", "seen"})
-"""Where values come from that count the tool's earlier calls."""
+"""Sources of values that count the tool's earlier calls."""
 
 
 @dataclass(frozen=True)
 class ViewChange:
-    """What a write does to the view of a read."""
+    """The effect of a write on the view of a read."""
 
     changes: bool
     pattern: Pattern | None = None
-    """The whole answer, as it follows from the two calls."""
+    """The pattern of the whole answer, which follows from the two calls."""
     edits: tuple[Edit, ...] | None = None
     like: View | None = None
     """An answer of the kind that `pattern` makes."""
     replaced: tuple[Replacement, ToolCall] | None = None
-    """A write that replaces a text wherever it stands."""
+    """A write that replaces a text wherever it occurs."""
 
     def apply(self, view: View | None, bindings: Bindings) -> View | None:
         """The view after the write; None if it is not known."""
@@ -66,21 +66,22 @@ class KnownAnswer:
 
     view: View
     way: str
-    """`repeated`: earlier in this session. `recorded`: after the same writes. `effect`: what writes do to a view.
-    `refusal`: of a call that is the same in what was refused. `form`: from the call alone."""
+    """`repeated`: from earlier in this session. `recorded`: from a recording with the same writes before it. `effect`:
+    a view that writes change. `refusal`: from a refused call with the same refused arguments. `form`: from the call."""
 
 
 @dataclass
 class Rules:
-    """What was learned of one server."""
+    """The rules that were learned for one server."""
 
     reads: frozenset[str]
     known: dict[Moment, View] = field(default_factory=dict)
-    """Recorded answers, by what was written before them."""
+    """Recorded answers, by the writes before them."""
     unstable: frozenset[str] = frozenset()
-    """Tools whose answers differ with nothing in between."""
+    """Tools that answer the same call differently with no write in between."""
     effects: dict[tuple[str, str], dict[Relation, ViewChange | None]] = field(default_factory=dict)
-    """By the tool that writes and the tool whose answer changes; None: the recordings disagree."""
+    """Effects by the tool that writes, the tool whose answer changes, and the relation of their arguments. None: the
+    recordings disagree."""
     forms: dict[FormKey, CallForm] = field(default_factory=dict)
     """How the answers of a tool follow from the call alone."""
     database: KnownDatabase | None = None
@@ -95,21 +96,21 @@ class Rules:
     """The names of all arguments that recorded calls of a tool have."""
     refusals: dict[str, list[Call]] = field(default_factory=dict)
     doubted: frozenset[tuple[str, str]] = frozenset()
-    """Tools and ways that were wrong of recordings that they were not learned from."""
+    """Tools and ways of answering that were wrong too often on recordings that they were not learned from."""
 
     def answer(self, history: Sequence[Call], action: ToolCall, world: str = "") -> KnownAnswer | None:
-        """The answer of a session's next call; None: the recordings do not show it.
+        """The answer to a session's next call; None if the recordings do not show it.
 
         Args:
-            history: the session's calls, with the answers that it was given.
+            history: the session's calls, with their answers.
             action: the next call.
-            world: where the session began; only recordings that began there say what is there.
+            world: the world in which the session began. Only recordings that began there show what it contains.
         """
         known = (one for one in self.ways(history, action, world) if (action.name, one.way) not in self.doubted)
         return next(known, None)
 
     def ways(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[KnownAnswer]:
-        """Every answer that there is, the surest first."""
+        """Every possible answer, the most certain first."""
         return (known for known in self._tried(history, action, world) if known is not None)
 
     def _tried(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[KnownAnswer | None]:
@@ -141,7 +142,7 @@ class Rules:
             recorded = self.known.get((world, _texts(history, written), canonical))
             if recorded is not None:
                 yield KnownAnswer(recorded, "recorded")
-            if action.name not in self.replaces:  # what it says depends on what is there
+            if action.name not in self.replaces:  # its answer depends on the current content
                 yield self._after(history, action)
         yield self._refusal(history, action)
         yield self._form(history, action, world)
@@ -149,14 +150,14 @@ class Rules:
     def _changed(
         self, history: Sequence[Call], written: Sequence[int], last: int, action: ToolCall, world: str
     ) -> KnownAnswer | None:
-        """A read's view: known since a moment of this session or of a recording, and changed by the writes since then.
+        """A read's view: known from an earlier moment of this session or a recording, and changed by the writes since.
 
         Args:
             history: the session's calls.
             written: positions of those that may have changed the world.
             last: position of the last call equal to this one; -1 if there is none.
             action: the read.
-            world: where the session began.
+            world: the world in which the session began.
         """
         canonical = action.canonical()
         view, way, left = None, "recorded", list(written)
@@ -180,7 +181,7 @@ class Rules:
         return None if view is None else KnownAnswer(view, way)
 
     def _after(self, history: Sequence[Call], action: ToolCall) -> KnownAnswer | None:
-        """The answer of a write that an earlier call of the session decides: what is there is not made again."""
+        """The answer of a write that an earlier write of the session decides: an item that exists is not made again."""
         for number in range(len(history) - 1, -1, -1):
             write = history[number]
             if write.changes and (effect := self.effect(write.action, action)) is not None and effect.changes:
@@ -189,7 +190,7 @@ class Rules:
         return None
 
     def _refusal(self, history: Sequence[Call], action: ToolCall) -> KnownAnswer | None:
-        """A recorded refusal of a call that is the same in what was refused."""
+        """A recorded refusal of a call with the same values in the refused arguments."""
         said = dict(leaves_of("call", action.arguments))
         for refused in self.refusals.get(action.name, ()):
             assert refused.view is not None
@@ -219,17 +220,20 @@ class Rules:
             return None
 
     def _form_of(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[CallForm | None, str, Bindings]:
-        """The form of a call's answer: of all calls of its tool, or of those with its arguments if that says more."""
+        """The form of a call's answer, and the kind and the bindings of the call.
+
+        The form is that of all calls of the tool, or that of calls with the same arguments if it has fewer constants.
+        """
         kind, bindings = self.own_bindings(history, action, world)
         kinds = (kind, kind + repr(bindings.get(THERE)))
         keys: list[FormKey] = [(action.name, of, one) for one in kinds for of in (None, frozenset(action.arguments))]
         found = [self.forms[key] for key in keys if key in self.forms]
         if not set(action.arguments) <= self.arguments.get(action.name, set()):
-            found = []  # what an argument does that no recording has is not known
+            found = []  # no recording shows what this argument does
         return min(found, key=lambda form: form.pattern.constants, default=None), kind, bindings
 
     def effect(self, write: ToolCall, read: ToolCall) -> ViewChange | None:
-        """What a write does to a read's view; None: not known."""
+        """The effect of a write on a read's view; None if it is not known."""
         known = self.effects.get((write.name, read.name))
         if known is None:
             return self._replaced(write, read)
@@ -245,7 +249,7 @@ class Rules:
         return None
 
     def _replaced(self, write: ToolCall, read: ToolCall) -> ViewChange | None:
-        """What a tool that replaces texts does to a view: the same as to the views of which recordings show it."""
+        """The effect of a tool that replaces texts on a view: the same as on views for which recordings show it."""
         replacement = self.replaces.get(write.name)
         if replacement is None or read.name not in self.reads:
             return None
@@ -254,17 +258,17 @@ class Rules:
             value for name, value in read.arguments.items() if isinstance(value, str) and name not in write.arguments
         ]
         if any(value in text or text in value for value in asked for text in texts):
-            return None  # what is found by a text that is replaced is another question
+            return None  # a search for a replaced text is another question
         shared = [name for name in read.arguments if name in write.arguments]
         if any(not same(read.arguments[name], write.arguments[name]) for name in shared):
             return ViewChange(changes=False)
         return ViewChange(changes=True, replaced=(replacement, write))
 
     def own_bindings(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[str, Bindings]:
-        """The kind of SQL of a call, and what its answer may be made of.
+        """The kind of a call, and the bindings that its answer may be made of.
 
-        These are its arguments, the tool's earlier calls, what the database or the sheets say, and what listings show
-        of the items that it names or contains.
+        The kind is that of its SQL, or `ABSENT`. The bindings come from its arguments, the tool's earlier calls, the
+        database or the sheets, and the items of listings that it names or searches for.
         """
         bindings = {**dict(arguments_of("call", action)), **self._counted(history, action)}
         kind = ""
@@ -281,7 +285,7 @@ class Rules:
         return kind, bindings
 
     def _counted(self, history: Sequence[Call], action: ToolCall) -> Bindings:
-        """What the tool's earlier calls of the session count."""
+        """Bindings that count the tool's earlier calls of the session."""
         bindings: dict[ValueName, JsonValue] = {}
         before = [
             call for call in history if call.action.name == action.name and call.view and not call.view.is_refusal
@@ -301,7 +305,7 @@ class Rules:
         return bindings
 
     def _listed(self, history: Sequence[Call], action: ToolCall, world: str) -> Bindings:
-        """What the listings that may tell of a call show now."""
+        """Bindings from the current values of the listings that a call may be about."""
         written = [number for number, call in enumerate(history) if call.changes]
         found: dict[ValueName, JsonValue] = {}
         named: set[str] = set()
@@ -324,7 +328,7 @@ class Rules:
 
 
 def _tells(write: Call, action: ToolCall) -> bool:
-    """The answer of a write tells what a refused call asked for: it may be there now."""
+    """True if the answer of a write contains what a refused call asked for: it may exist now."""
     asked = [value for value in action.arguments.values() if isinstance(value, str | int) and value != ""]
     told = [] if write.view is None else [value for _, value in leaves_of("said", write.view.value)]
     return any(same(one, two) for one in asked for two in told)

@@ -29,12 +29,12 @@ class Call:
 
     @property
     def changes(self) -> bool:
-        """It may have changed the world."""
+        """True if the call may have changed the world."""
         return self.is_write and (self.view is None or not self.view.is_refusal)
 
 
 def calls_of(session: Iterable[Transition], reads: frozenset[str]) -> list[Call]:
-    """The steps of a session as calls. A step that ended its episode is no view: it is true of one task."""
+    """The steps of a session as calls. A step that ended its episode has no view: its answer is true of one task."""
     return [
         Call(one.action, None if one.result.done else view_of(one.result), one.action.name not in reads)
         for one in session
@@ -58,7 +58,7 @@ def bindings_of(write: Call, read: ToolCall) -> Bindings:
 
 
 def arguments_of(root: str, action: ToolCall) -> Iterator[tuple[ValueName, JsonValue]]:
-    """The bindings of a call's arguments and their parts; of a path, its last part too."""
+    """The bindings of a call's arguments and their parts; for a path, its last part too."""
     for name, value in leaves_of(root, action.arguments):
         yield name, value
         if isinstance(value, str) and "/" in value.strip("/"):
@@ -66,7 +66,7 @@ def arguments_of(root: str, action: ToolCall) -> Iterator[tuple[ValueName, JsonV
 
 
 def relation_of(write: ToolCall, read: ToolCall) -> Relation:
-    """Which arguments of two calls have equal values, or of which one is a folder of the other."""
+    """The pairs of arguments with equal values, or in which the read's value is a folder above the write's."""
     one, two = dict(leaves_of("write", write.arguments)), dict(leaves_of("read", read.arguments))
     found: set[tuple[ValueName, ValueName]] = set()
     for path, value in one.items():
@@ -81,7 +81,7 @@ def relation_of(write: ToolCall, read: ToolCall) -> Relation:
 
 
 def blamed_in(refused: Call) -> dict[ValueName, JsonValue]:
-    """The arguments of a refused call that its refusal names."""
+    """The arguments of a refused call that its refusal names; all single values if it names none."""
     assert refused.view is not None
     text = refused.view.observation
     arguments = dict(leaves_of("call", refused.action.arguments))
@@ -94,7 +94,7 @@ def blamed_in(refused: Call) -> dict[ValueName, JsonValue]:
 
 
 def mentions(call: Call, values: Iterable[JsonValue]) -> bool:
-    """True if one of these values is an argument of the call or a part of one, or if its answer tells it."""
+    """True if one of these values is an argument of the call, or a part of an argument or of its answer."""
     said = [value for _, value in leaves_of("write", call.action.arguments)]
     if call.view is not None:
         said += [value for _, value in leaves_of("said", call.view.value)]

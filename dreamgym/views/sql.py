@@ -1,9 +1,9 @@
-"""Servers that take SQL: their tables as recordings show them, in a database of our own that lives for one question.
+"""Servers that take SQL: their tables as recordings show them, in a database of our own that is made for each call.
 
-The rows of a table are known where a recording reads all of them before any write, or as many different ones as a
-recording counts. A question that touches another table has no answer here. What a session wrote is run again first.
-The agent's SQL is untrusted: the database is in memory, small, without files or extensions, and each statement has a
-limit of work.
+The rows of a table are known if a recording reads all of them before any write, or if recordings show as many
+different rows as one of them counts. A query that touches another table is not answered. The writes of the session are
+run again first. The agent's SQL is untrusted: the database is in memory, small, without files or extensions, and each
+statement has a limit of work.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SOME = re.compile(r"\s*select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s+where\s[^;]*
 COUNT = re.compile(r"\s*select\s+count\(\*\)(?:\s+as\s+\w+)?\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s*;?\s*", re.IGNORECASE)
 UNIQUE = re.compile(r"UNIQUE constraint failed: (\w+)\.(\w+)")
 UNKNOWN = " of what"
-"""The end of the kind of a statement that touches what is not known."""
+"""The end of the kind of a statement that touches unknown content."""
 TOLD = re.compile(
     r"no such (?:column|table)|syntax error|constraint failed|ambiguous column|has no column|already exists|"
     r"datatype mismatch|values for|values were supplied|incomplete input|misuse of"
 )
-"""What a database says of a statement that is wrong. Anything else is a limit of ours."""
+"""Matches a database's message about a wrong statement. Any other message comes from a limit of ours."""
 QUERIES = frozenset({"select", "with", "values"})
 WORK = 200_000
-"""Most instructions of the database's machine for one statement."""
+"""Most instructions of the database's virtual machine for one statement."""
 LENGTH = 1_000_000
 """Most bytes of one value or one statement."""
 PAGES = 2_000
@@ -54,13 +54,13 @@ class KnownTable:
     """As SQLite describes them: name, type, notnull, dflt_value, pk."""
     rows: tuple[JsonObject, ...] = ()
     is_complete: bool = False
-    """These are all its rows."""
+    """True if `rows` are all rows of the table."""
     unique: frozenset[str] = frozenset()
-    """Columns of which a recorded refusal says that their values are unique."""
+    """Columns whose values are unique, as a recorded refusal shows."""
 
     @property
     def is_described(self) -> bool:
-        """A recording shows the columns themselves, not only their names."""
+        """True if a recording describes the columns, and does not show only their names."""
         return all("type" in column for column in self.columns)
 
 
@@ -83,7 +83,7 @@ class KnownDatabase:
         return found[1].lower() if found else ""
 
     def bindings(self, written: Iterable[ToolCall], action: ToolCall) -> tuple[str, dict[ValueName, JsonValue]]:
-        """The kind of a call, and what the database says to it.
+        """The kind of a call, and the bindings that the database gives for it.
 
         Args:
             written: the calls of the session that were not refused, in their order.
@@ -91,7 +91,7 @@ class KnownDatabase:
 
         Returns:
             The kind: the first word of its SQL, with ` fails` if the database refuses it and ` of what` if it touches
-            what is not known; empty for a call without SQL. The bindings are those of what is known.
+            unknown content; empty for a call without SQL. The bindings contain only what is known.
         """
         found: dict[ValueName, JsonValue] = {}
         try:
@@ -127,7 +127,7 @@ class KnownDatabase:
             return f"{self.kind(action)}{UNKNOWN}", {}
 
     def _has_gaps(self, opened: sqlite3.Connection, name: str) -> bool:
-        """A table whose columns nobody described has a NULL now where no recorded row has one, such as a new number."""
+        """True if an undescribed table now has a NULL where no recorded row has one, such as the id of a new row."""
         table = self.tables[name]
         columns = [str(column["name"]) for column in table.columns]
         always = [_quoted(one) for one in columns if all(row.get(one) is not None for row in table.rows)]
@@ -161,7 +161,7 @@ class _Said:
 
 
 def _run(opened: sqlite3.Connection, statement: str) -> _Said:
-    """One statement, and which tables it touched."""
+    """Run one statement, and note which tables it touches."""
     read: set[str] = set()
     written: set[str] = set()
     left = [WORK // 1_000]
@@ -198,7 +198,7 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
 def _catalogue(
     opened: sqlite3.Connection, action: ToolCall, vague: Collection[str]
 ) -> Iterator[tuple[ValueName, JsonValue]]:
-    """What tools without SQL may list: the tables, and the columns of the table that an argument names."""
+    """Bindings for tools without SQL: the tables, and the columns of the table that an argument names."""
     names = [row[0] for row in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid")]
     if not action.arguments:
         yield ("sql", "tables"), list(names)
@@ -214,10 +214,10 @@ def _catalogue(
 def database_of(
     calls: Sequence[ToolCall], start: Sequence[tuple[ToolCall, JsonValue]], refusals: Iterable[str] = ()
 ) -> KnownDatabase | None:
-    """The database that recordings show; None if no tool of them takes SQL.
+    """The database that recordings show; None if no recorded tool takes SQL.
 
     Args:
-        calls: all that were recorded.
+        calls: all recorded calls.
         start: the calls that were answered before any write, with the values of their answers.
         refusals: the texts of all refusals.
     """
@@ -317,7 +317,7 @@ def _definition(name: str, table: KnownTable) -> str:
 
 
 def _can_be_made(name: str, table: KnownTable) -> bool:
-    """Its definition and its rows are accepted."""
+    """True if SQLite accepts the definition and the rows of the table."""
     if not table.columns:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Several writes that were recorded together: which of them changed what."""
+"""Finds which of several writes between two recorded answers changed what."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dreamgym.views.session import Call, bindings_of
 MOST_WRITES = 4
 """Most writes that are told apart."""
 OF_WRITE = frozenset({"write", "said", "flat"})
-"""Where values come from that a write tells."""
+"""Sources of values that come from a write."""
 
 
 def told_apart(writes: Sequence[Call], read: ToolCall, base: View, new: View) -> list[tuple[Call, View, View]]:
-    """The writes that changed something, each with the view before and after it; empty if the recording does not tell.
+    """The writes that changed something, each with the view before and after it; empty if the recording is ambiguous.
 
-    A change is that of the write whose values it shows. Of a write without one nothing is concluded.
+    A change belongs to the write whose values it shows. Nothing is concluded about a write without a change.
 
     Args:
-        writes: what was written between two answers of a read.
-        read: its call.
+        writes: the writes between two answers to a read.
+        read: the call of that read.
         base: the answer before.
         new: the answer after.
     """
@@ -38,7 +38,7 @@ def told_apart(writes: Sequence[Call], read: ToolCall, base: View, new: View) ->
     owners: list[int] = []
     for ways in zip(*edits, strict=True):
         meant = [number for number, edit in enumerate(ways) if _is_of_write(edit)]
-        if len(meant) > 1:  # they tell the same value: a tool that makes something adds it, another does the rest
+        if len(meant) > 1:  # writes with the same value: one that makes something adds items, another does the rest
             makes = ways[0].kind == "add"
             meant = [number for number in meant if makes_by_name(writes[number].action.name) == makes]
         if len(meant) != 1:

@@ -1,7 +1,7 @@
-"""The environment folder of a recorded MCP server: begun by the recorder, made again from the recordings at any time.
+"""The environment folder of a recorded MCP server: the recorder starts it, and it can be built again at any time.
 
-Everything but env.toml is derived from `recordings/`, so building it twice gives the same files, and what a person
-writes into env.toml, adds to tasks.jsonl, or edits in trajectories.jsonl, stays.
+Everything but env.toml is derived from `recordings/`, so building twice gives the same files. What a person writes
+into env.toml, adds to tasks.jsonl or edits in trajectories.jsonl stays.
 """
 
 from dreamgym.recordings.folder.build import FolderReport, build_folder, is_recorded, update_folder

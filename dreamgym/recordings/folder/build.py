@@ -1,4 +1,4 @@
-"""The folder's files out of its recordings: each whole or not at all, and the same for the same recordings."""
+"""Builds a folder's files from its recordings: each file whole or not at all, the same for the same recordings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dreamgym.types import Frozen, Task, Trajectory
 
 
 class FolderReport(Frozen):
-    """What a folder was made of."""
+    """Counts and messages of one build."""
 
     name: str
     runs: int
@@ -41,16 +41,16 @@ class FolderReport(Frozen):
     tools: int
     tasks: int
     without_task: int
-    """Trajectories that nobody has named a task for."""
+    """Number of trajectories without an instruction."""
     messages: tuple[str, ...] = ()
-    """What was left out and why, one sentence each."""
+    """One sentence for each thing that was left out, with the reason."""
 
 
 def update_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport | None:
-    """Build the folder again if anything that it is made from has changed since it was built last.
+    """Build the folder again if anything that it is made from has changed since the last build.
 
     Returns:
-        What it was made of; None if there is nothing to do, because it is up to date or nothing was recorded.
+        The report; None if there is nothing to do, because the folder is up to date or nothing was recorded.
 
     Raises:
         InvalidInput: see `build_folder`.
@@ -67,23 +67,23 @@ def update_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport 
 
 
 def is_recorded(folder: Path) -> bool:
-    """The folder has recordings, from which its files are made."""
+    """True if the folder has recordings, from which its files are made."""
     return any((folder / "recordings").glob("*.jsonl"))
 
 
 def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     """Make tools.json, server.json, tasks.jsonl, trajectories.jsonl and observed.json from the recordings.
 
-    Where the server tells its states, `[state]` in env.toml is made too, unless a person has written it. A trajectory,
-    a task or a tools.json that a person has edited stays until its recording changes.
+    If the server reports its states, `[state]` in env.toml is written too, unless a person has written it. A
+    trajectory, a task or a tools.json that a person has edited stays until its recording changes.
 
     Args:
-        folder: of the environment.
-        derives_facts: make `[state]` out of what the answers show, where the server tells nothing.
+        folder: folder of the environment.
+        derives_facts: derive `[state]` from the answers if the server reports no states.
 
     Raises:
         InvalidInput: there is no env.toml, a file cannot be read or written, tasks.jsonl has a faulty line, or neither
-            a recording nor a tools.json tells the tools. Nothing is written then.
+            a recording nor a tools.json lists the tools. Nothing is written then, unless a write itself fails.
     """
     name = name_in(folder)
     messages: dict[str, None] = {}
@@ -130,7 +130,7 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
 
 
 def _asked_as_edited(one: Trajectory, edited: Mapping[str, Task]) -> Trajectory:
-    """The trajectory with its task as a person has edited it; where it began stays as it was recorded."""
+    """The trajectory with the task that a person has edited; its initial state stays as it was recorded."""
     if one.task.id not in edited:
         return one
     task = edited[one.task.id].model_copy(update={"initial_state": one.task.initial_state})
@@ -138,7 +138,7 @@ def _asked_as_edited(one: Trajectory, edited: Mapping[str, Task]) -> Trajectory:
 
 
 def _tools(folder: Path, runs: list[Run], say: Say) -> ToolLists:
-    """The newest recorded tool list, else the one that stands in the folder."""
+    """The newest recorded tool list, else the one in the folder's tools.json."""
     found = tool_lists(runs, say)
     if found is None:
         found = ToolLists(_pages_in(folder), {})
@@ -171,7 +171,7 @@ def _write(
     trajectories: Sequence[Trajectory],
 ) -> None:
     if known.write is not None:
-        write_state(folder, known.write)  # before observed.json, which says that this is what we wrote
+        write_state(folder, known.write)  # before observed.json, which contains a copy of it
     write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
     write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks))
     lines = (f"{trajectory.model_dump_json()}\n" for trajectory in trajectories)

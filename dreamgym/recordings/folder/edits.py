@@ -1,8 +1,8 @@
-"""What a person has edited in a folder's files, kept when they are made again from the recordings.
+"""Keeps a person's edits of a folder's files when the files are made again from the recordings.
 
-`recordings/built.json` holds a digest of each trajectory, of each recorded task and of tools.json as they were built
-last, so that an edited one is recognised. It stays until the recording that it came from changes, by a label for
-instance. What a teacher model wrote as reasoning is no edit: it stays as long as its step does.
+`recordings/built.json` contains a digest of each trajectory, each recorded task and tools.json as of the last build,
+so that an edited one is recognised. An edit stays until the recording behind it changes, for instance by a label.
+Reasoning that a teacher model wrote is not an edit: it stays as long as its step does.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dreamgym.recordings.folder.trajectories import RECORDED
 from dreamgym.types import Frozen, Task, Trajectory
 
 MADE_FROM = ("env.toml", "tasks.jsonl", "tools.json", "trajectories.jsonl")
-"""Files of a folder that building it reads, besides the recordings."""
+"""Files of a folder that a build reads besides the recordings."""
 
 
 class Built(Frozen):
-    """How a folder was built last: recordings/built.json."""
+    """Digests of a folder's last build: the content of recordings/built.json."""
 
     made_from: str = ""
-    """Digest of everything that it was made from."""
+    """Digest of everything that the folder was made from."""
     trajectories: dict[str, str] = Field(default_factory=dict)
     """Digest of each trajectory that the recordings gave, by id."""
     tasks: dict[str, str] = Field(default_factory=dict)
@@ -39,7 +39,7 @@ class Built(Frozen):
 
 
 def last_built(folder: Path) -> Built | None:
-    """None if an older edition of this program built it, or nobody has."""
+    """The digests of the last build; None if there was none, or if an older version of this program made it."""
     try:
         return Built.model_validate_json((folder / "recordings" / "built.json").read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -47,14 +47,14 @@ def last_built(folder: Path) -> Built | None:
 
 
 def write_built(folder: Path, recorded: str, built: Iterable[Trajectory], tasks: Iterable[Task], tools: str) -> None:
-    """Note how the folder was built, after its files were written.
+    """Write recordings/built.json, after the other files of a build.
 
     Args:
-        folder: of the environment.
-        recorded: what `digest_of_recordings` gave before they were read.
-        built: the trajectories that they gave.
-        tasks: the tasks that they gave.
-        tools: the tools.json that they gave.
+        folder: folder of the environment.
+        recorded: result of `digest_of_recordings` before the recordings were read.
+        built: the trajectories that the recordings gave.
+        tasks: the tasks that the recordings gave.
+        tools: the tools.json that the recordings gave.
     """
     noted = Built(
         made_from=made_from(folder, recorded),
@@ -80,10 +80,10 @@ def edited_tasks(folder: Path, given: Iterable[Task], listed: Iterable[Task], sa
     """The recorded tasks that a person has edited, by id. If an edit is lost, a copy of the file is kept.
 
     Args:
-        folder: of the environment.
+        folder: folder of the environment.
         given: the tasks that the recordings give now.
-        listed: those of tasks.jsonl.
-        say: takes messages.
+        listed: the tasks in tasks.jsonl.
+        say: called with each message.
     """
     last = last_built(folder)
     before = last.tasks if last is not None else {}
@@ -101,12 +101,12 @@ def edited_tasks(folder: Path, given: Iterable[Task], listed: Iterable[Task], sa
 
 
 def is_edited_list(folder: Path, tools: str, say: Say) -> bool:
-    """True if a person has edited tools.json, and it stays. If an edit is lost, a copy of the file is kept.
+    """True if a person has edited tools.json, so that it stays. If an edit is lost, a copy of the file is kept.
 
     Args:
-        folder: of the environment.
+        folder: folder of the environment.
         tools: the tools.json that the recordings give now.
-        say: takes messages.
+        say: called with each message.
     """
     file, last = folder / "tools.json", last_built(folder)
     if last is None or not last.tools or not file.exists():
@@ -126,13 +126,13 @@ def is_edited_list(folder: Path, tools: str, say: Say) -> bool:
 def with_edits(
     folder: Path, built: Sequence[Trajectory], fit: Callable[[Trajectory], Trajectory | None], say: Say
 ) -> list[Trajectory]:
-    """What becomes of trajectories.jsonl. If something of a person's is lost from it, a copy of the file is kept.
+    """The new trajectories, with a person's edits. If an edit is lost, a copy of the old trajectories.jsonl is kept.
 
     Args:
-        folder: of the environment.
-        built: what the recordings give now.
-        fit: leaves calls out of an edited trajectory that env.toml does not allow; None: nothing is left.
-        say: takes messages.
+        folder: folder of the environment.
+        built: the trajectories that the recordings give now.
+        fit: removes calls that env.toml does not allow from an edited trajectory; returns None if none is left.
+        say: called with each message.
     """
     file, last = folder / "trajectories.jsonl", last_built(folder)
     if not file.exists():
@@ -157,7 +157,7 @@ def with_edits(
     for one in there.values():
         if one.id in known or digests.get(one.id) == _digest(one):
             continue
-        if last is not None and one.id not in digests:  # a person's own
+        if last is not None and one.id not in digests:  # a person added it
             kept += _fitted(one, fit, lost)
         else:
             lost.append(one.id)

@@ -1,4 +1,4 @@
-"""env.toml of a recorded server: written once with a comment on every setting, and after that a person's own."""
+"""env.toml of a recorded server: written once, with a comment on every setting, and from then on for people to edit."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _STATE = (
 
 
 def start_folder(folder: Path, name: str, real: JsonObject) -> None:
-    """Make the folder and its env.toml where there is none; one that is there is left as it is.
+    """Make the folder and its env.toml if there is none; an existing env.toml is left as it is.
 
     Args:
-        folder: of the environment.
-        name: of the environment.
+        folder: folder of the environment.
+        name: name of the environment.
         real: the table [real], without any secret.
 
     Raises:
-        InvalidInput: the name cannot be one, the folder is of another environment, or it cannot be written.
+        InvalidInput: the name is not valid, the folder is that of another environment, or it cannot be written.
     """
     if not re.fullmatch(NAME, name):
         raise InvalidInput(f"environment name {name!r}: expected small letters, digits, '-' and '_'")
@@ -71,16 +71,16 @@ def start_folder(folder: Path, name: str, real: JsonObject) -> None:
 
 
 def name_for(folder: Path) -> str:
-    """The environment's name in a folder's env.toml; without one, the folder's own name, which may be no name.
+    """The environment's name in a folder's env.toml; without the file, the folder's own name, which may not be valid.
 
     Raises:
-        InvalidInput: env.toml cannot be read, or its name cannot be one.
+        InvalidInput: env.toml cannot be read, or its name is not valid.
     """
     return name_in(folder) if (folder / "env.toml").exists() else folder.resolve().name
 
 
 def name_in(folder: Path) -> str:
-    """The name in a folder's env.toml. Raises InvalidInput where there is none."""
+    """The name in a folder's env.toml. Raises InvalidInput if there is none."""
     file = folder / "env.toml"
     try:
         name = tomllib.loads(file.read_text(encoding="utf-8")).get("name")
@@ -96,17 +96,17 @@ def name_in(folder: Path) -> str:
 
 
 def state_in(folder: Path) -> StateSetting:
-    """What a folder's env.toml says of states. Raises InvalidInput."""
+    """The setting `state` of a folder's env.toml. Raises InvalidInput."""
     return state_setting(folder / "env.toml", _config(folder).get("state"))
 
 
 def is_deterministic(folder: Path) -> bool:
-    """What a folder's env.toml declares. Raises InvalidInput."""
+    """True if a folder's env.toml has `deterministic = true`. Raises InvalidInput."""
     return _config(folder).get("deterministic") is True
 
 
 def write_state(folder: Path, schema: StateSchema) -> None:
-    """Put the tables of a schema in the place of those that are there; nothing else changes."""
+    """Replace `[state]` in env.toml by the tables of a schema; nothing else changes."""
     _check_tomlkit()
     import tomlkit
 
@@ -121,7 +121,7 @@ def write_state(folder: Path, schema: StateSchema) -> None:
 
 
 def describe(folder: Path, description: str) -> None:
-    """Fill in the description where it is empty; nothing else changes, comments and order stay."""
+    """Fill in the description in env.toml if it is empty; nothing else changes, comments and order stay."""
     _check_tomlkit()
     import tomlkit
 

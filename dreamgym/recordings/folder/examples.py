@@ -1,4 +1,4 @@
-"""observed.json: what arguments look like, and which names and ids an agent reads in one answer and uses in a call."""
+"""observed.json: examples of arguments, and names and ids that an agent read in an answer and used in a call."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pydantic import JsonValue
 from dreamgym.types import JsonObject, Trajectory
 
 MAX_EXAMPLES = 5
-"""Distinct values per argument."""
+"""Most distinct values per argument."""
 MAX_ENTITIES = 200
 MAX_CHARACTERS = 200
-"""Longer values are texts, and no examples of anything."""
+"""Longer values are texts, which are not useful as examples."""
 
 
 def observed_in(trajectories: Sequence[Trajectory]) -> JsonObject:

@@ -1,12 +1,13 @@
-"""The explicit states of trajectories, inferred from the facts that answers show, if no server tells its state.
+"""Infers explicit states of trajectories from the facts that answers show, for servers that do not report states.
 
-A state holds what was known of the world, and what later answers show to have been true then. What an answer shows
-holds backwards to the last call that may have changed it, and forwards until an answer shows something else: nothing
-else is concluded. A call may change what it names, in its arguments or its answer, and what names or is named by
-that; a call that names nothing known may change everything; a read and a refused call change nothing. What a tool that
-does not say that it reads shows unasked, without its id in the arguments, may be new.
+A state contains the facts that were known, and those that later answers show to have been true then. A fact holds
+backwards from the answer that shows it to the last call that may have changed it, and forwards until an answer shows
+another value. Nothing else is concluded. A call may change the entities that it names in its arguments or its answer,
+and the entities that name them or are named by them. A call that names no known entity may change everything. A read
+or a refused call changes nothing. If a tool without a read-only hint shows an entity whose id is not in the arguments,
+the entity may be new.
 
-What only reads is inferred too: tools say so, or no change that was seen needs them for an explanation.
+The tools that only read are inferred too: they have a read-only hint, or no observed change needs them as its cause.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from dreamgym.state import StateSchema, as_text, entities, mentioned, shown_in
 from dreamgym.types import JsonObject, StepResult, Task, Trajectory, Transition
 
 Place = tuple[str, str, str]
-"""A fact: collection, id, field."""
+"""The place of a fact: collection, id, field."""
 
 
 class ShownValue(NamedTuple):
-    """One fact in one answer."""
+    """The value of a fact in one answer."""
 
     step: int
     value: JsonValue
 
 
 def answered(result: StepResult) -> JsonValue:
-    """An answer as JSON, which an error has none of."""
+    """An answer as JSON; None for an error, or an answer in words."""
     return None if result.is_error else shown_in(result)
 
 
 def facts_in(trajectory: Trajectory, schema: StateSchema) -> dict[Place, list[ShownValue]]:
-    """Every fact that an answer shows, in the order of the answers; what the schema does not allow is no fact."""
+    """Every fact that answers show, in their order. A value that the schema does not allow is not a fact."""
     found: dict[Place, list[ShownValue]] = defaultdict(list)
     for step, transition in enumerate(trajectory.transitions):
         for name, identity, entity in entities(answered(transition.result), schema):
@@ -54,8 +55,9 @@ def read_only_tools(
 ) -> frozenset[str]:
     """The recorded tools that change nothing.
 
-    `readOnlyHint` counts. Of the other tools those are writes that explain the changes: again and again the one with
-    the largest share of its calls between two different values of a fact; of equal ones all.
+    A tool's `readOnlyHint` decides. Among the other tools, those that explain the observed changes of facts are writes.
+    While changes are unexplained, the tool with the largest share of its calls between the two values of such a change
+    counts as a write; of several tools with equal shares, all do.
     """
     hints = hints_of(tools)
     calls = Counter(step.action.name for one in trajectories for step in one.transitions)
@@ -78,14 +80,15 @@ def read_only_tools(
 
 
 def hints_of(tools: Mapping[str, JsonObject]) -> dict[str, bool]:
-    """What tools say of themselves: True for a read, False for none."""
+    """The `readOnlyHint` of each tool that has one: True if the tool only reads."""
     return {name: hint for name, tool in tools.items() if (hint := _hint(tool)) is not None}
 
 
 def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -> Iterator[set[int]]:
-    """The calls from after one value of a fact to the next one, which differs, that may be to blame.
+    """For each change of a fact, the calls that may have caused it.
 
-    Where some of these calls name the entity, the others are not.
+    These are the calls between the answers with the old and the new value, and that of the new one. If some of them
+    name the entity, only those are yielded.
     """
     named = [mentioned([step.action.arguments, step.result.observation]) for step in trajectory.transitions]
     tools = [step.action.name for step in trajectory.transitions]
@@ -113,13 +116,13 @@ def with_inferred_states(
     *,
     deterministic: bool = False,
 ) -> list[Trajectory]:
-    """The trajectories with what is known before and after each call, and at their start.
+    """The trajectories with what is known before and after each call, and at the start of the episode.
 
     Args:
-        trajectories: with states of words.
-        schema: of the entities; they need not be complete.
-        tools: definitions by name.
-        deterministic: the same task always is the same world, so that its recordings complete each other's start.
+        trajectories: trajectories whose states are words.
+        schema: schema of the entities; collections need not be complete.
+        tools: tool definitions by name.
+        deterministic: a task always starts in the same world, so that its recordings complete each other's start.
     """
     reads = read_only_tools(trajectories, schema, tools)
     sure = frozenset(name for name, is_read in hints_of(tools).items() if is_read)
@@ -140,7 +143,7 @@ def with_inferred_states(
 
 
 class _Episode:
-    """One trajectory, and when each of its facts was true. State k is the one before call k."""
+    """One trajectory, and the states in which each of its facts was true. State k is the one before call k."""
 
     def __init__(
         self, trajectory: Trajectory, schema: StateSchema, reads: frozenset[str], sure: frozenset[str]
@@ -156,14 +159,14 @@ class _Episode:
 
     @property
     def start(self) -> Facts:
-        """What its answers show to have been true from the start."""
+        """The facts that the answers show to have been true from the start."""
         return {place: shown[0].value for place, shown in self._shown.items() if self._first(place, shown[0]) == 0}
 
     def stated(self, start: Facts) -> Trajectory:
-        """The trajectory with its states.
+        """The trajectory with its inferred states.
 
         Args:
-            start: true from the start, besides what its own answers show.
+            start: facts that were true from the start, besides those that its own answers show.
         """
         steps = self.trajectory.transitions
         states: list[Facts] = [{} for _ in range(len(steps) + 1)]
@@ -192,19 +195,19 @@ class _Episode:
         return values
 
     def _first(self, place: Place, shown: ShownValue) -> int:
-        """The first state that is known to have had a fact when it was first shown."""
+        """The first state that is known to have had a fact, given the answer that showed it first."""
         action = self.trajectory.transitions[shown.step].action
         if action.name not in self._sure and place[1] not in mentioned(action.arguments):
             return shown.step + 1
         return self._since(place, shown.step, 0)
 
     def _since(self, place: Place, step: int, last: int) -> int:
-        """The first state, not before `last`, that no call up to this one's answer has changed the fact in."""
+        """The state after the last call in `last` to `step` that may have changed the fact; `last` if there is none."""
         touching = (write for write, about in self._writes.items() if last <= write <= step)
         return max((write + 1 for write in touching if self._may_change(write, place)), default=last)
 
     def _latest(self, shown: ShownValue, last: int) -> int:
-        """The state after the last call that is no read; where all are, the one after the answer."""
+        """The state after the last write since `last`, up to the answer; if there is none, the one after the answer."""
         return max((write + 1 for write in self._writes if last <= write <= shown.step), default=shown.step + 1)
 
     def _may_change(self, write: int, place: Place) -> bool:
@@ -217,7 +220,7 @@ class _Episode:
         return frozenset(named).union(*(self._links[identity] for identity in named))
 
     def _linked(self) -> dict[str, frozenset[str]]:
-        """Each id of the episode with those that its entity names, or whose entities name it."""
+        """Each id of the episode with the ids that its entity names, or whose entities name it."""
         links: dict[str, set[str]] = {identity: set() for _, identity, _ in self._shown}
         for (_, identity, _), found in self._shown.items():
             for other in mentioned([shown.value for shown in found]) & links.keys():
@@ -232,7 +235,7 @@ class _Episode:
         return {name: dict(found) for name, found in state.items()}
 
     def _bare(self, name: str, identity: str) -> JsonObject:
-        """An entity of which nothing is known but that it is there."""
+        """An entity of which only the id is known."""
         key = self._schema.collections[name].key
         shown = self._shown.get((name, identity, key))
         return {key: shown[0].value if shown else identity}

@@ -1,4 +1,4 @@
-"""What the real server lists, put together from the pages that its clients asked for."""
+"""Listings of the real server, put together from the pages that its clients asked for."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ Pages = tuple[JsonObject, ...]
 
 @dataclass(frozen=True)
 class Listing:
-    """One listing at one time."""
+    """A listing of the server at one time."""
 
     pages: Pages
     complete: bool
-    """No page leads to another one that nobody asked for."""
+    """False if a page leads to another one that nobody asked for."""
     at: float
 
 
 @dataclass(frozen=True)
 class ToolLists:
-    """The tool list that counts, and the ones that each run saw."""
+    """The current tool list, and the lists that each run saw."""
 
     current: Pages
     of_runs: dict[str, tuple[Listing, ...]]
 
     @cached_property
     def definitions(self) -> dict[str, JsonObject]:
-        """The tools that the server has, by name."""
+        """The current tool definitions, by name."""
         return tools_on(self.current)
 
     def older(self) -> list[str]:
-        """Runs that saw another list, in order."""
+        """Ids of the runs that saw another list than the current one, in order."""
         return [run for run, seen in self.of_runs.items() if any(_differ(one, self.current) for one in seen)]
 
     def is_current(self, run: Run) -> bool:
-        """The run's last list is the one that counts."""
+        """True if the run's last list is the current one."""
         seen = self.of_runs.get(run.id, ())
         return bool(seen) and not _differ(seen[-1], self.current)
 
     def named_in(self, run: Run) -> frozenset[str]:
-        """All tools that the server has ever listed to the run."""
+        """Names of all tools that the server has ever listed in the run."""
         return frozenset(chain.from_iterable(tools_on(listing.pages) for listing in self.of_runs.get(run.id, ())))
 
 
 def listings_of(run: Run, method: str) -> tuple[Listing, ...]:
-    """How a listing looked after each time that a page of it was read."""
+    """The listing after each page of it that the run read, put together from the pages up to then."""
     pages: dict[str | None, JsonObject] = {}
     found: list[Listing] = []
     for exchange in run.exchanges:
@@ -63,7 +63,10 @@ def listings_of(run: Run, method: str) -> tuple[Listing, ...]:
 
 
 def tool_lists(runs: Sequence[Run], say: Say) -> ToolLists | None:
-    """The newest usable tool list; a complete one before one whose pages were not all read. None: nobody listed any."""
+    """The tool lists of all runs; None if no run has a usable one.
+
+    The current list is the newest complete one, or else the newest one whose pages were not all read.
+    """
     of_runs = {}
     for run in runs:
         listings = listings_of(run, "tools/list")

@@ -1,4 +1,4 @@
-"""Recordings as they lie on disk, faulty lines left out and named."""
+"""Reads recordings from disk; faulty lines are left out and reported."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Run:
 
     id: str
     exchanges: list[Exchange] = field(default_factory=list)
-    """In the order in which the agent asked."""
+    """In the order of the agent's requests."""
     notes: list[Note] = field(default_factory=list)
-    """In the order in which they were said."""
+    """In the order in which they were recorded."""
 
     @property
     def started_at(self) -> float:
-        """When the agent first asked something."""
+        """Time of the agent's first request, in seconds since the epoch; infinite if there is none."""
         return self.exchanges[0].started_at if self.exchanges else math.inf
 
 
 def read_runs(folder: Path, say: Say) -> list[Run]:
-    """The runs in `recordings/`, oldest first. Raises InvalidInput where a file cannot be read."""
+    """The runs in `recordings/`, oldest first. Raises InvalidInput if a file cannot be read."""
     files = sorted((folder / "recordings").glob("*.jsonl"))
     runs = [_read(file, say) for file in files]
     return sorted(runs, key=lambda run: (run.started_at, run.id))
@@ -77,7 +77,7 @@ def _read(file: Path, say: Say) -> Run:
 
 
 def _parsed(line: bytes) -> Event:
-    """Raises ValueError."""
+    """Parse one line of a recording. Raises ValueError."""
     event = _EVENT.validate_json(line)
     if isinstance(event, Exchange) and not (math.isfinite(event.started_at) and math.isfinite(event.ended_at)):
         raise ValueError("started_at and ended_at are no times")

@@ -1,7 +1,7 @@
-"""The state schema of a recorded server: of the states that its answers tell, else of the entities that they show.
+"""Derives the state schema of a recorded server from the states that it reports, else from the entities in answers.
 
-`[state]` in env.toml follows the recordings until a person changes it, and is that person's from then on. What we wrote
-there last stands in observed.json too, which is how a change is noticed.
+`[state]` in env.toml follows the recordings until a person changes it; from then on it stays as it is. observed.json
+contains a copy of what we wrote there last, so that a change is noticed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _KINDS: tuple[tuple[str, type], ...] = (
 
 
 def derive(trajectories: Iterable[Trajectory]) -> StateSchema | None:
-    """What all told states have in common; None where none is told.
+    """The schema of all reported states; None if no state is reported.
 
-    A collection is an object in every state, and all its entries are objects with one field that holds their own key.
-    Everything else on top is a value. A told state is a whole one, so that an unknown id does not exist.
+    A collection is an object in every state, and its entries are all objects with a field that contains their own key.
+    Every other top-level entry is a value. A reported state is complete: an id that is not in it does not exist.
     """
     states = _states(trajectories)
     names = dict.fromkeys(name for state in states for name in state)
@@ -55,7 +55,7 @@ def derive(trajectories: Iterable[Trajectory]) -> StateSchema | None:
 
 
 def kind_of(values: Sequence[JsonValue]) -> str:
-    """The narrowest type that holds all the values; a question mark where one is null."""
+    """The narrowest type that fits all the values, with a question mark if one is null."""
     kinds = {next(name for name, kind in _KINDS if isinstance(value, kind)) for value in values if value is not None}
     if kinds == {"integer", "number"}:
         kinds = {"number"}
@@ -65,13 +65,13 @@ def kind_of(values: Sequence[JsonValue]) -> str:
 
 
 def fitting(trajectory: Trajectory, schema: StateSchema, name: str, say: Say) -> Trajectory | None:
-    """The trajectory without the calls whose state is unknown or off the schema, each of them said; None: without any.
+    """The trajectory without calls whose state is unknown or off the schema; None if no call is left.
 
     Args:
-        trajectory: with explicit states, an empty text where one is not known.
-        schema: what they must be like.
-        name: of the trajectory, in messages.
-        say: takes messages.
+        trajectory: has explicit states; a state that is not known is an empty text.
+        schema: schema that the states must fit.
+        name: name of the trajectory in messages.
+        say: called with a message if calls are left out.
     """
     faults: dict[int, str] = {}
     for step, transition in enumerate(trajectory.transitions):
@@ -91,20 +91,20 @@ def fitting(trajectory: Trajectory, schema: StateSchema, name: str, say: Say) ->
 
 
 def on_schema(trajectory: Trajectory, schema: StateSchema | None, name: str, say: Say) -> Trajectory | None:
-    """The trajectory without calls whose explicit state is off the schema; one with states of words stays as it is.
+    """The trajectory without calls whose explicit state is off the schema; one with states in words stays as it is.
 
     Args:
-        trajectory: from a file.
-        schema: what explicit states must be like; None: no one knows.
-        name: of the trajectory, in messages.
-        say: takes messages.
+        trajectory: a trajectory from a file.
+        schema: schema that explicit states must fit; None if there is none.
+        name: name of the trajectory in messages.
+        say: called with each message.
     """
     is_explicit = any(parsed(step.next_state) is not None for step in trajectory.transitions)
     return fitting(trajectory, schema, name, say) if schema is not None and is_explicit else trajectory
 
 
 def written_last(folder: Path) -> StateSchema | None:
-    """The schema that was last written into env.toml by us. Raises InvalidInput where observed.json is none of ours."""
+    """The schema that we last wrote into env.toml, if any. Raises InvalidInput if observed.json is faulty."""
     file = folder / "observed.json"
     try:
         value = json.loads(file.read_text(encoding="utf-8")).get("state")
@@ -118,7 +118,7 @@ def written_last(folder: Path) -> StateSchema | None:
 
 
 def follows(setting: StateSetting, last: StateSchema | None) -> bool:
-    """Nobody has written `[state]` by hand, so that it may be written anew."""
+    """True if nobody has written `[state]` by hand, so that it may be overwritten."""
     return not setting.is_off and (setting.schema is None or setting.schema == last)
 
 
@@ -156,7 +156,7 @@ def _fault(schema: StateSchema, when: str, text: str) -> str | None:
 
 MIN_ENTITIES = 2
 MIN_CALLS = 2
-"""A collection is worth having where so many of its entities are shown by so many calls each."""
+"""A collection is kept if at least MIN_ENTITIES of its entities are each shown by at least MIN_CALLS calls."""
 
 _ID = re.compile(r"id|ID|.+_id|.*[a-z]I[dD]|.+_ID")
 
@@ -168,11 +168,12 @@ class _Object(NamedTuple):
 
 
 def infer_schema(trajectories: Sequence[Trajectory], tools: Mapping[str, JsonObject]) -> StateSchema | None:
-    """The entities that answers show again and again; None where there are none.
+    """The schema of the entities that answers show again and again; None if there are none.
 
-    The key of objects of one shape is the field of theirs that is called like an id, else one whose values the agent
-    uses as arguments, and that no two different objects of an answer share; of several the one with the most values,
-    then the first. Objects in an entity that are entities themselves are no field of it, nor is what a read is asked.
+    Objects with the same fields have one shape. The key of a shape is a field that is named like an id, else one whose
+    values the agent uses as arguments. Two different objects of an answer may not share its value. Of several such
+    fields, the one with the most values is the key, then the first. A field does not belong to an entity if it contains
+    entities itself, if answers contradict each other about it, or if it depends on what a read was asked.
     """
     shapes: dict[frozenset[str], list[_Object]] = defaultdict(list)
     for number, trajectory in enumerate(trajectories):
@@ -197,7 +198,7 @@ def infer_schema(trajectories: Sequence[Trajectory], tools: Mapping[str, JsonObj
 
 
 def _objects(value: JsonValue, noun: str) -> Iterator[tuple[str, JsonObject]]:
-    """Every object in an answer, with the name that it stands under."""
+    """Every object in an answer, with the name of the field that contains it, or `noun` at the top."""
     if isinstance(value, list):
         for item in value:
             yield from _objects(item, noun)
@@ -218,13 +219,13 @@ def _key(found: Sequence[_Object], used: frozenset[str]) -> str | None:
 
 
 def _texts(arguments: JsonObject) -> Iterator[str]:
-    """Arguments that are a text, or a list of some; texts in objects are contents and name nothing."""
+    """Texts that are arguments, or items of a list argument; texts in objects are content and name nothing."""
     for value in arguments.values():
         yield from (text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str))
 
 
 def _is_key(field: str, found: Sequence[_Object]) -> bool:
-    """No two different objects of one answer have the same value."""
+    """True if no two different objects of one answer have the same value in the field."""
     seen: dict[tuple[tuple[int, int], str], JsonObject] = {}
     return all(seen.setdefault((one.call, str(one.value[field])), one.value) == one.value for one in found)
 
@@ -250,7 +251,7 @@ def _fields(key: str, found: Sequence[_Object], keys: Mapping[frozenset[str], st
 
 
 def _contradicted(schema: StateSchema, trajectories: Sequence[Trajectory]) -> set[tuple[str, str]]:
-    """Fields that are no facts about their entity: two answers differ, and no call that may change it is between."""
+    """Fields that are not facts about their entity: two answers differ, and no call between them may change it."""
     doubtful: set[tuple[str, str]] = set()
     for trajectory in trajectories:
         for (name, identity, field), shown in facts_in(trajectory, schema).items():
@@ -262,7 +263,10 @@ def _contradicted(schema: StateSchema, trajectories: Sequence[Trajectory]) -> se
 
 
 def _asked(schema: StateSchema, trajectories: Sequence[Trajectory], reads: frozenset[str]) -> set[tuple[str, str]]:
-    """Fields that only repeat what a read was asked, now this and now that of one entity, and what only it is told."""
+    """Fields that depend on what a read was asked: those that only echoing reads show.
+
+    A read echoes if it repeats an argument as a field of the same name, with different values for one entity.
+    """
     varied: set[tuple[str, str, str]] = set()
     places: dict[tuple[str, str], set[str]] = defaultdict(set)
     for trajectory in trajectories:
@@ -295,19 +299,19 @@ def _without(doubtful: set[tuple[str, str]], schema: StateSchema) -> StateSchema
 
 
 def _may_change(between: Sequence[Transition], identity: str) -> bool:
-    """Another tool than the one that shows the last value was called, or this one was called with the entity's id."""
+    """True if another tool than that of the last call was called, or if a call names the entity in its arguments."""
     return any(
         step.action.name != between[-1].action.name or identity in mentioned(step.action.arguments) for step in between
     )
 
 
 def _noun(tool: str) -> str:
-    """`get_order_details` is about details, `getOrder` about an order: the last word."""
+    """The last word of a tool's name: `details` for `get_order_details`, `order` for `getOrder`."""
     return re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", tool)[-1].lower() if re.search(r"[A-Za-z]", tool) else "entities"
 
 
 def _stem(key: str) -> str:
-    """`order_id` and `orderId` are ids of an order; `id` and `name` say nothing."""
+    """The entity that a key is named after: `order` for `order_id` and `orderId`; empty for `id` and `name`."""
     return re.sub(r"(_id|_ID|I[dD])$", "", key) if _ID.fullmatch(key) and key.lower() != "id" else ""
 
 

@@ -1,6 +1,6 @@
-"""server.json: what the real server said of itself, and in which words it refuses.
+"""server.json: how the real server presented itself, and the words with which it refuses.
 
-The words are learnt from its recorded refusals, with gaps for the tool and for the reason.
+The words are learned from its recorded refusals, with gaps for the tool and for the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 
 def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequence[Call]]) -> Mirror:
-    """The first answers of the server that has the current tool list; of others only what that one was not asked."""
+    """The content of server.json: first answers of runs with the current tool list; other runs only fill the gaps."""
     runs = sorted(runs, key=lambda run: not tools.is_current(run))
     exchanges = [exchange for run in runs for exchange in run.exchanges]
     called = [(action, result) for run in runs for action, result, _ in calls[run.id]]
@@ -51,7 +51,7 @@ def description_of(mirror: Mirror) -> str:
 
 
 def server_info(exchanges: Sequence[Exchange]) -> tuple[str, str] | None:
-    """Name and version of the server; None if it said neither."""
+    """Name and version of the server; None if it reported neither."""
     info = _info(_first(exchanges, "initialize"), _first(exchanges, "server/discover"))
     return (str(info.get("name")), str(info.get("version"))) if info else None
 
@@ -93,7 +93,8 @@ _REFUSES = re.compile(r"invalid|validation|required|expected", re.IGNORECASE)
 def unknown_tool(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> str | None:
     """The first refusal of a tool that the server does not have, with `{tool}` for its name.
 
-    If none was recorded, the words of the official Python SDK if another error shows that the server is built on it.
+    If none was recorded, but another error shows that the server is built on the official Python SDK, the words of that
+    SDK are returned.
     """
     is_python_sdk = False
     for action, result in calls:
@@ -108,8 +109,8 @@ def unknown_tool(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[st
 def invalid_arguments(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> str | None:
     """The first refusal of arguments that the tool's schema forbids, with `{tool}` and `{reason}`.
 
-    The reason is what the schema library says, where the server uses the same one; else all that follows the tool's
-    name and a colon, which is how the public SDKs begin.
+    The reason is the message of our schema library if the server uses the same one. Else it is everything after the
+    tool's name and a colon, since refusals of the public SDKs begin so.
     """
     for action, result in calls:
         reason = _fault(tools.get(action.name), action) if result.is_error else None
@@ -129,12 +130,12 @@ def invalid_arguments(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mappi
 def fault_words(
     calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject], invalid: str | None
 ) -> tuple[dict[str, str], bool]:
-    """The reasons of recorded refusals by kind of fault, and True if the server tells several faults of a call.
+    """The reasons of recorded refusals by kind of fault, and True if the server reports several faults of a call.
 
     Args:
         calls: recorded calls and their answers.
-        tools: definitions by name.
-        invalid: what `invalid_arguments` returned.
+        tools: tool definitions by name.
+        invalid: the result of `invalid_arguments`.
     """
     refusals = []
     for action, result in calls:

@@ -1,6 +1,6 @@
-"""Explicit states for the trajectories of a folder: told by the server, else inferred from what its answers show.
+"""Explicit states for the trajectories of a folder: reported by the server, else inferred from its answers.
 
-States are inferred only if a person has a `[state]` in env.toml for them, or asks for one to be derived.
+States are inferred only if env.toml has a `[state]`, or if a person asks for one to be derived.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from dreamgym.types import JsonObject, Trajectory, Transition
 
 
 class RecordedEpisode(NamedTuple):
-    """One run's trajectory with states of words."""
+    """One run's trajectory, with states in words."""
 
     run: str
     exchanges: tuple[Exchange, ...]
-    """One for each of its transitions."""
+    """One exchange for each transition."""
     trajectory: Trajectory
 
 
 class Stated(NamedTuple):
-    """Trajectories as they go into the folder."""
+    """Trajectories as they are written into the folder."""
 
     trajectories: list[Trajectory]
     schema: StateSchema | None = None
-    """What their states are like; None: they are words."""
+    """Schema of their states; None if the states are words."""
     write: StateSchema | None = None
-    """What `[state]` in env.toml becomes; None: it stays."""
+    """The new `[state]` of env.toml; None if it stays as it is."""
     written: StateSchema | None = None
-    """What we wrote there, now or before, for observed.json."""
+    """The schema that we wrote there, now or earlier, for observed.json."""
 
     @property
     def starts(self) -> dict[str, set[str]]:
-        """The known starts of each task's episodes."""
+        """The known initial states of each task's episodes."""
         found: dict[str, set[str]] = {}
         for trajectory in self.trajectories:
             if trajectory.task.initial_state:
@@ -52,14 +52,14 @@ class Stated(NamedTuple):
 def stated(
     folder: Path, episodes: Sequence[RecordedEpisode], tools: dict[str, JsonObject], say: Say, *, derives_facts: bool
 ) -> Stated:
-    """The trajectories with explicit states where there are some.
+    """The trajectories, with explicit states if there are any.
 
     Args:
-        folder: its env.toml says what states may look like, or that there are none.
-        episodes: of its recordings.
-        tools: definitions by name.
-        say: takes messages.
-        derives_facts: make a schema out of what answers show, where no answer tells a state.
+        folder: its env.toml may contain the schema of states, or switch them off.
+        episodes: the episodes of its recordings.
+        tools: tool definitions by name.
+        say: called with each message.
+        derives_facts: derive a schema from the answers if no answer reports a state.
 
     Raises:
         InvalidInput: `state` in env.toml is faulty.
@@ -104,7 +104,7 @@ def _tells(episode: RecordedEpisode) -> bool:
 
 
 def _telling(episodes: Iterable[RecordedEpisode], say: Say) -> list[RecordedEpisode]:
-    """Those whose states are known; the others would be of another kind."""
+    """The episodes whose answers report states; the others would have states of another kind."""
     telling = []
     for episode in episodes:
         if _tells(episode):
@@ -118,19 +118,19 @@ def _telling(episodes: Iterable[RecordedEpisode], say: Say) -> list[RecordedEpis
 
 
 def tells(exchange: Exchange) -> bool:
-    """The answer tells the state that the call led to."""
+    """True if the answer reports the state that the call led to."""
     return told(exchange.result or {}, AFTER) is not None
 
 
 def with_told_states(trajectory: Trajectory, exchanges: Sequence[Exchange]) -> Trajectory:
-    """The trajectory with explicit states, an empty text where one is not known.
+    """The trajectory with the states that the answers report; a state that is not known is an empty text.
 
-    An answer that tells none lies between what the calls around it tell; an error without any, such as one of the
-    protocol, has changed nothing.
+    A missing state is taken from the calls before and after it. An error without a state, such as a protocol error,
+    has changed nothing.
 
     Args:
-        trajectory: of these calls.
-        exchanges: one for each of its transitions.
+        trajectory: the trajectory of these exchanges.
+        exchanges: one exchange for each transition.
     """
     answers = [exchange.result or {} for exchange in exchanges]
     before = [told(answer, BEFORE) for answer in answers]

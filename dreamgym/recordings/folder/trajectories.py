@@ -1,6 +1,6 @@
-"""A trajectory out of each run in which the agent called a tool.
+"""Makes a trajectory from each run in which the agent called a tool.
 
-Only what the server said is an observation: a call that it never answered, because it died or hung, is left out.
+Only an answer of the server is an observation: a call that it never answered, because it died or hung, is left out.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from dreamgym.types import (
 )
 
 UNNAMED = "unnamed"
-"""The task id of a run that nobody has named a task for."""
+"""The task id of a run for which nobody gave a task."""
 RECORDED = "recorded"
-"""Key in a task's metadata: it stands in tasks.jsonl because of a recording, and goes when that goes."""
+"""Key in a task's metadata: the task is in tasks.jsonl because of a recording, and is removed with it."""
 
 Call = tuple[ToolCall, StepResult, Exchange]
 
@@ -41,9 +41,9 @@ class Tasks:
 
     Args:
         env: name of the environment.
-        by_hand: tasks that no recording is the reason for.
+        by_hand: tasks that do not come from a recording.
         runs: the recordings.
-        say: takes messages.
+        say: called with each message.
     """
 
     def __init__(self, env: str, by_hand: Iterable[Task], runs: Sequence[Run], say: Say) -> None:
@@ -58,18 +58,18 @@ class Tasks:
 
     @property
     def all(self) -> tuple[Task, ...]:
-        """Those written by hand, and then the recorded ones in the order in which they were played."""
+        """The tasks written by hand, then the recorded ones in the order in which they were played."""
         return tuple(self._tasks.values())
 
     def start_in(self, starts: Mapping[str, Collection[str]]) -> None:
-        """Give recorded tasks the explicit state that all their episodes start in, where it is one."""
+        """Set the initial state of recorded tasks whose episodes all start in one explicit state."""
         for task_id, states in starts.items():
             task = self._tasks.get(task_id)
             if task is not None and RECORDED in task.metadata and len(states) == 1:
                 self._tasks[task_id] = task.model_copy(update={"initial_state": next(iter(states))})
 
     def of(self, run: Run) -> Task:
-        """What the agent was asked to do in a run."""
+        """The task that the agent was given in a run."""
         instruction, named, origin = _asked(run)
         task_id = named or self._ids.get(instruction) or (_task_id(instruction) if instruction else UNNAMED)
         if task_id not in self._tasks:
@@ -90,14 +90,14 @@ class Tasks:
 
 
 def calls_of(run: Run, say: Say) -> list[Call]:
-    """What the agent called in a run and what the server answered, in the order of the calls."""
+    """The agent's calls in a run and the server's answers, in the order of the calls."""
     return [called for exchange in run.exchanges if (called := _call(run, exchange, say)) is not None]
 
 
 def trajectory_of(
     run: Run, calls: Sequence[Call], tools: ToolLists, tasks: Tasks, env: str, say: Say
 ) -> Trajectory | None:
-    """The episode of a run; None where there is none, or where it calls tools that the server does not have."""
+    """The trajectory of a run; None if it has no calls, or if it calls tools that the server does not have."""
     if not calls:
         return None
     gone = sorted({action.name for action, result, _ in calls if not _is_known(action, result, run, tools)})
@@ -124,13 +124,13 @@ def trajectory_id(env: str, run: str) -> str:
 
 
 def unlisted(names: Collection[str], trajectory: Trajectory) -> list[str]:
-    """Tools that a trajectory calls although the list has them not, but for those that the server refused as such."""
+    """Tools that a trajectory calls and `names` does not have, except those that the server refused as unknown."""
     calls = ((transition.action, transition.result) for transition in trajectory.transitions)
     return sorted({action.name for action, result in calls if action.name not in names and not refused(action, result)})
 
 
 def refused(action: ToolCall, result: StepResult) -> bool:
-    """The server said that it has no such tool."""
+    """True if the server answered that it has no such tool."""
     said = result.observation
     return result.is_error and action.name in said and _UNKNOWN.search(said.replace(action.name, "")) is not None
 
@@ -156,7 +156,7 @@ def _call(run: Run, exchange: Exchange, say: Say) -> Call | None:
 
 
 def _result(exchange: Exchange) -> StepResult | str:
-    """What the server answered, or why that is no answer."""
+    """The server's answer, or the reason why there is none."""
     if exchange.result is not None:
         if not isinstance(exchange.result.get("content"), list) and "structuredContent" not in exchange.result:
             if "inputRequests" in exchange.result:
@@ -182,7 +182,7 @@ def _timed(calls: Sequence[Call], started_at: float) -> Iterator[tuple[ToolCall,
 
 
 def _asked(run: Run) -> tuple[str, str | None, Origin]:
-    """Instruction, task id and origin; what somebody said of the task counts more than what a model proposed."""
+    """Instruction, task id and origin. A task that somebody gave takes precedence over one that a model proposed."""
     about = [note for note in run.notes if note.task or note.task_id]
     given = [note for note in about if not note.proposed] or about
     instruction = next((note.task for note in reversed(given) if note.task), "")
@@ -191,6 +191,6 @@ def _asked(run: Run) -> tuple[str, str | None, Origin]:
 
 
 def _task_id(instruction: str) -> str:
-    """Readable, and the same for the same instruction."""
+    """A readable id, the same for the same instruction."""
     words = re.findall(r"[a-z0-9]+", instruction.lower())
     return "-".join([*words[:5], sha256(instruction.encode()).hexdigest()[:8]])

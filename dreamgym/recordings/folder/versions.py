@@ -1,7 +1,7 @@
-"""Recordings of several versions of one server: what differs, and which episodes the newest version would not give.
+"""Compares recordings of several versions of one server, and finds episodes that the newest version would not give.
 
 The newest tool list and the answers of the newest version count. An episode of an older version is kept if all its
-calls still fit; otherwise it is left out by name, so that no dream mixes two versions.
+calls still fit; otherwise it is left out and reported, so that no dream mixes two versions.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dreamgym.schema import fault_under
 from dreamgym.types import JsonObject, StepResult
 
 FEWEST_ANSWERS = 2
-"""Answers of a tool that each version must have given, before their fields are compared."""
+"""Fewest answers of a tool from each version for which their fields are compared."""
 FEWEST_UNTOLD = 3
-"""Answers of a tool before and after a change, where the server has not said that it is another version."""
+"""Fewest answers of a tool before and after a change if the server has not reported another version."""
 DEEPEST = 6
-"""Levels of an answer whose fields are compared; a list is a level."""
+"""Most levels of an answer whose fields are compared; a list is a level."""
 SHOWN = 5
 NAME_CHARACTERS = 80
-"""Fields are compared by so many characters of their names, since all fields below a field have its name."""
+"""Most characters of a field's name that are compared, since all fields below a field repeat its name."""
 
 Path = tuple[str, ...]
 Fields = frozenset[Path]
@@ -36,7 +36,7 @@ Fields = frozenset[Path]
 
 
 class Change(NamedTuple):
-    """How the answers of a tool have changed."""
+    """A change in the fields of a tool's answers."""
 
     appeared: Fields
     """Fields of all later answers and of no earlier one."""
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
 
 def listed_differences(tools: ToolLists) -> list[str]:
-    """How older tool lists differ from the newest one, by the names of the tools."""
+    """The differences between older tool lists and the newest one, each with the names of the tools."""
     newest = tools.definitions
     older = [tools_on(listing.pages) for run in tools.older() for listing in tools.of_runs[run]]
     told = {
@@ -65,9 +65,10 @@ def outdated(runs: Sequence[Run], calls: Mapping[str, Sequence[Call]], tools: To
 
     Args:
         runs: the recordings, oldest first.
-        calls: of each run.
+        calls: the calls of each run.
         tools: the newest tool list, and those of the runs.
-        say: is told of each run that is left out, and of answers that changed in a server that names no new version.
+        say: called with a message for each run that is left out, and for answers that changed in a server that
+            reports no new version.
     """
     stale = set()
     for run in runs:
@@ -100,7 +101,7 @@ def _is_older(run: Run, tools: ToolLists, is_other_server: bool) -> bool:
 
 
 def _misfit(run: Run, calls: Sequence[Call], tools: ToolLists) -> str | None:
-    """What a call of the run or its answer says against the newest tool list; None if everything fits."""
+    """The first reason why a call of the run or its answer does not fit the newest tool list; None if all fit."""
     seen = tools.of_runs.get(run.id, ())
     if not seen or tools.is_current(run):
         return None
@@ -124,7 +125,7 @@ def _differ(old: Mapping[str, JsonObject], new: Mapping[str, JsonObject], name: 
 def _fault(tool: JsonObject, schema: str, value: JsonValue) -> str | None:
     try:
         return fault_under(tool.get(schema) or {}, value)
-    except InvalidInput:  # it forbids nothing that anybody could tell
+    except InvalidInput:  # a schema that cannot be used forbids nothing
         return None
 
 
@@ -164,7 +165,7 @@ def _fields(value: JsonValue, path: Path) -> Iterator[Path]:
 
 
 def _change(before: Sequence[Fields], since: Sequence[Fields], fewest: int) -> Change | None:
-    """None if nothing has changed, or if there are too few answers to tell."""
+    """The change of the fields; None if nothing has changed, or if there are too few answers to know."""
     if min(len(before), len(since)) < fewest:
         return None
     appeared = frozenset.intersection(*since) - frozenset.union(*before)
@@ -173,7 +174,7 @@ def _change(before: Sequence[Fields], since: Sequence[Fields], fewest: int) -> C
 
 
 def _changed_at(answers: Sequence[tuple[str, Fields]]) -> tuple[str, Change] | None:
-    """The first run since which fields of a tool's answers stand in the place of others; None if there is none."""
+    """The first run from which a tool's answers have new fields in place of old ones; None if there is none."""
     runs, fields = [run for run, _ in answers], [found for _, found in answers]
     all_before, any_before = _up_to_each(fields)
     all_since, any_since = (sets[::-1] for sets in _up_to_each(fields[::-1]))
@@ -185,7 +186,7 @@ def _changed_at(answers: Sequence[tuple[str, Fields]]) -> tuple[str, Change] | N
 
 
 def _up_to_each(fields: Iterable[Fields]) -> tuple[list[Fields], list[Fields]]:
-    """Fields of all answers up to each one, and of any of them."""
+    """For each answer, the fields of all answers up to it, and the fields of any of them."""
     common: list[Fields] = []
     seen: list[Fields] = []
     for found in fields:

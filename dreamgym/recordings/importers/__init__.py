@@ -1,4 +1,4 @@
-"""Trajectories that people already have, in the formats they have them in; one file a format.
+"""Importers for trajectories that people already have in other formats; one file per format.
 
     found = read_file(Path("chats.jsonl"))
     report = ImportReport()
@@ -51,7 +51,7 @@ FORMATS: dict[str, Importer] = {
         OPENAI,
     )
 }
-"""By name, in the order in which they are tried: the more particular ones first."""
+"""Importers by name, in the order in which they are tried: the more specific ones first."""
 
 __all__ = [
     "FORMATS",
@@ -70,14 +70,16 @@ __all__ = [
 
 
 def importer_named(name: str) -> Importer:
-    """One format. Raises UnknownName listing the formats."""
+    """The importer of a format. Raises UnknownName, which lists the formats."""
     if name not in FORMATS:
         raise UnknownName("format", name, FORMATS)
     return FORMATS[name]
 
 
 def read_file(path: Path, importer: Importer | None = None) -> Iterator[tuple[str, Found]]:
-    """Everything in a file, each with the name of its format, detected document by document or as named.
+    """Everything in a file, each item with the name of its format.
+
+    Without `importer`, the format of each document is detected.
 
     Raises:
         InvalidInput: the file cannot be read at all.
@@ -94,7 +96,7 @@ def read_file(path: Path, importer: Importer | None = None) -> Iterator[tuple[st
 
 
 def detect(document: Document) -> Importer | None:
-    """The format of a document, None where it is none that is known."""
+    """The importer for a document's format; None if the format is unknown."""
     return next((importer for importer in FORMATS.values() if importer.matches(document.value)), None)
 
 

@@ -1,8 +1,8 @@
-"""Conversations of the AgentGym kind: the agent writes "Thought: … Action: …", the environment answers in text.
+"""Importer for conversations as in AgentGym: the agent writes "Thought: … Action: …", the environment a text.
 
-Turns are {from, value} or {role, content}. Everything before the first action is prelude: rules, the agent's "OK", and,
-where turns carry `loss`, worked examples; the last thing the agent read there is the task and the first state. Actions
-are texts, so the environment must be one whose only tool takes one text.
+Turns are {from, value} or {role, content}. Everything before the first action is a prelude: rules, the agent's "OK",
+and worked examples if turns have `loss`. The last text that the agent read there is the task and the first state.
+Actions are texts, so the environment's only tool must take one text.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class _Turn:
     by_agent: bool
     text: str
     counts: bool
-    """False where the file itself says that the turn is none of the episode's."""
+    """False if the file marks the turn as not part of the episode."""
 
     @property
     def action(self) -> str | None:
-        """What stands behind the last "Action:", without an observation that the agent itself went on to write."""
+        """The text after the last "Action:", without an observation that the agent itself went on to write."""
         if not self.by_agent or not self.counts:
             return None
         marks = list(_ACTION.finditer(self.text))
@@ -57,7 +57,7 @@ class _Turn:
 
 
 def matches(value: JsonValue) -> bool:
-    """Turns without tool calls, of which at least one of the agent's has an action."""
+    """True for turns without tool calls, if at least one turn of the agent has an action."""
     rows = _rows(value)
     if any("tool_calls" in row or "function_call" in row or row.get("role") == "tool" for row in rows):
         return False

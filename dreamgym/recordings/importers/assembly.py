@@ -1,7 +1,7 @@
-"""Episodes of whatever format as trajectories of one environment.
+"""Turns imported episodes of any format into trajectories of one environment.
 
-A step starts in the state that the step before led to, and the first one in what the agent saw first. An episode that
-called a tool which the environment has not is left out whole; so is one that nothing is left of.
+Each step starts in the state that the previous step led to; the first one starts in what the agent saw first. An
+episode is left out as a whole if it calls a tool that the environment does not have, or if no step of it can be used.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ RESPOND = "respond"
 
 @dataclass
 class ImportReport:
-    """What came of an import."""
+    """The result of an import."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    """Documents and episodes of which nothing could be used."""
+    """Documents and episodes from which nothing could be used."""
     left_out: list[Skipped] = field(default_factory=list)
-    """Parts of episodes that could be used without them."""
+    """Parts that were left out of episodes; the rest of each episode was used."""
     replies: int = 0
-    """Words between agent and user, left out for want of a tool `respond`."""
+    """Number of messages to the user that were left out because the environment has no tool `respond`."""
     repeated: int = 0
-    """Episodes identical to an earlier one of the same import."""
+    """Number of episodes that are identical to an earlier one of the same import."""
     formats: dict[str, int] = field(default_factory=dict)
-    """How many trajectories came from each format."""
+    """Number of trajectories from each format."""
 
     def add(self, found: Iterable[tuple[str, Found]], spec: EnvironmentSpec, redact: Redact | None = None) -> None:
-        """Take in what importers found, each with the name of its format."""
+        """Add the items that importers found, each with the name of its format."""
         known = {trajectory.id for trajectory in self.trajectories}
         for name, item in found:
             try:
@@ -109,7 +109,7 @@ def redacted(trajectory: Trajectory, redact: Redact) -> Trajectory:
         *((("arguments",), transition["action"]) for transition in row["transitions"]),
         *((("observation", "info"), transition["result"]) for transition in row["transitions"]),
     ]
-    # as one value: what is named as a secret in one part is taken out of the others, too
+    # as one value, so that what one part marks as a secret is taken out of the others too
     clean = redact([{name: part[name] for name in fields} for fields, part in parts])
     assert isinstance(clean, list)
     for (_, part), said in zip(parts, clean, strict=True):
@@ -144,7 +144,7 @@ def _actions(episode: ImportedEpisode, spec: EnvironmentSpec) -> Iterator[tuple[
 
 
 def _respond_argument(spec: EnvironmentSpec) -> str | None:
-    """The argument that holds the agent's words, None where the environment has no tool `respond`."""
+    """The argument for the agent's words; None if the environment has no tool `respond`."""
     for tool in spec.tools:
         if tool["name"] == RESPOND:
             schema = tool.get("inputSchema")
@@ -174,7 +174,7 @@ def _assemble(episode: ImportedEpisode, steps: list[tuple[ToolCall, StepResult]]
 
 
 def _with_ids(trajectory: Trajectory) -> Trajectory:
-    """Ids that depend on the content alone, so that a second import of the same adds nothing."""
+    """The trajectory with ids that depend on its content alone, so that importing it twice adds nothing."""
     task = trajectory.task.model_copy(update={"id": _digest(trajectory.task.model_dump(mode="json"))})
     named = trajectory.model_copy(update={"task": task})
     return named.model_copy(update={"id": _digest(named.model_dump(mode="json"))})

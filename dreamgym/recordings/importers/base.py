@@ -1,7 +1,7 @@
-"""What every importer speaks: documents in; episodes, and reasons for what could not be used, out.
+"""Types of all importers, which turn documents into episodes, and into reasons for what could not be used.
 
-An importer knows its format and no environment. Whether an environment has the tools that were called is decided in
-one place for all formats, in `dreamgym.recordings.importers.assembly`.
+An importer knows its format but no environment. `dreamgym.recordings.importers.assembly` checks for all formats
+whether an environment has the tools that were called.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Document:
     """One JSON value of a file."""
 
     where: str
-    """File and line, or place in a list: what a person can look up."""
+    """File and line, or place in a list, so that a person can look it up."""
     value: JsonValue
 
 
@@ -35,7 +35,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class AgentMessage:
-    """The agent spoke to its user instead of calling a tool; the step's observation is the user's reply."""
+    """A message of the agent to its user instead of a tool call; the step's observation is the user's reply."""
 
     text: str
 
@@ -49,7 +49,7 @@ class Command:
 
 @dataclass(frozen=True)
 class ImportedStep:
-    """One action and its answer, in the words of the format."""
+    """One action and its answer, as recorded."""
 
     action: ToolCall | AgentMessage | Command
     result: StepResult
@@ -64,14 +64,14 @@ class ImportedEpisode:
     steps: tuple[ImportedStep, ...]
     stop_reason: StopReason
     opening: str | None = None
-    """What the agent saw before its first action, where that is not the instruction alone."""
+    """The text that the agent saw before its first action, if it is not the instruction alone."""
     answer: str | None = None
     final_reward: float | None = None
-    """None where the format has no reward."""
+    """None if the format has no reward."""
     metadata: JsonObject = field(default_factory=dict)
-    """Metadata of the task: what the format contains on it besides the instruction."""
+    """Metadata of the task: facts about it that the format contains besides the instruction."""
     tools: tuple[JsonObject, ...] = ()
-    """MCP tool definitions, where the format carries definitions."""
+    """MCP tool definitions, if the format contains them."""
     left_out: tuple[Skipped, ...] = ()
     """Parts of this episode that could not be used; the rest can."""
 
@@ -81,19 +81,19 @@ Found = ImportedEpisode | Trajectory | Skipped
 
 @dataclass(frozen=True)
 class Importer:
-    """One format."""
+    """The importer of one format."""
 
     name: str
     title: str
-    """What the format is, in a few words."""
+    """The format in a few words."""
     matches: Callable[[JsonValue], bool]
-    """Whether a document is of this format; never raises."""
+    """Returns True if a document is of this format; never raises."""
     read: Callable[[Sequence[Document]], Iterator[Found]]
-    """What is in the documents of one file, all of which match or were named to be of this format; never raises."""
+    """Reads the documents of one file; never raises. All of them match, or the user chose this format."""
 
 
 def each(read: Callable[[Document], Iterable[Found]]) -> Callable[[Sequence[Document]], Iterator[Found]]:
-    """`read` of an importer whose documents do not depend on each other."""
+    """`Importer.read` for a function that reads one document, independent of the others."""
 
     def read_all(documents: Sequence[Document]) -> Iterator[Found]:
         for document in documents:
@@ -103,11 +103,11 @@ def each(read: Callable[[Document], Iterable[Found]]) -> Callable[[Sequence[Docu
 
 
 MAX_DEPTH = 100
-"""Deeper nesting is refused: no record of an agent has it, and what comes after could not hold it."""
+"""Deeper nesting is refused: no record of an agent has it, and later stages could not store it."""
 
 
 def parse_json(content: str) -> JsonValue:
-    """A JSON text. Raises ValueError with the reason, also for what JSON allows and nothing here can hold."""
+    """Parse a JSON text. Raises ValueError with the reason, also for valid JSON that `check_value` refuses."""
     try:
         value: JsonValue = json.loads(content, parse_constant=refuse_constant)
     except RecursionError as error:
@@ -117,7 +117,7 @@ def parse_json(content: str) -> JsonValue:
 
 
 def check_value(value: JsonValue) -> None:
-    """Raises ValueError for a value that is nested too deeply or holds text that is not valid Unicode."""
+    """Raise ValueError if a value is nested too deeply or contains text that is not valid Unicode."""
     level: list[JsonValue] = [value]
     for _ in range(MAX_DEPTH):
         inner: list[JsonValue] = []
@@ -135,12 +135,12 @@ def check_value(value: JsonValue) -> None:
 
 
 def refuse_constant(name: str) -> JsonValue:
-    """NaN and Infinity, which Python reads and JSON has not. Raises ValueError."""
+    """Raise ValueError for NaN and Infinity, which Python's parser accepts and JSON does not have."""
     raise ValueError(f"{name} is no JSON value")
 
 
 def objects(value: object) -> list[JsonObject]:
-    """The objects in a list; nothing where it is no list."""
+    """The objects in a list; empty if the value is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

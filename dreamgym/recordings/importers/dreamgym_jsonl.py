@@ -1,6 +1,6 @@
-"""Our own JSONL: one Trajectory per line. It keeps its id and its source, since it says where it was played.
+"""Importer for our own JSONL: one Trajectory per line, which keeps its id and source.
 
-What only our own recorder can know is filled in: states, provenance, and how and where the episode was played.
+Missing fields that only our own recorder can know are filled in: states, provenance, source and stop reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dreamgym.types import JsonObject, Source, StopReason, Tier, Trajectory
 
 
 def matches(value: JsonValue) -> bool:
-    """An object with transitions, or with a task and a stop reason."""
+    """True for an object with transitions, or with a task and a stop reason."""
     if not isinstance(value, dict):
         return False
     return isinstance(value.get("transitions"), list) or (
@@ -24,7 +24,7 @@ def matches(value: JsonValue) -> bool:
 
 
 def read(document: Document) -> Iterator[Found]:
-    """The trajectory, or the first fault of it."""
+    """The trajectory, or its first fault."""
     try:
         yield Trajectory.model_validate(_completed(document.value))
     except (ValidationError, RecursionError) as error:
@@ -32,7 +32,7 @@ def read(document: Document) -> Iterator[Found]:
 
 
 def _completed(value: JsonValue) -> JsonValue:
-    """The line with everything that it may leave out."""
+    """The line with defaults for everything that it may leave out."""
     if not isinstance(value, dict):
         return value
     task, rows = value.get("task"), value.get("transitions")

@@ -1,6 +1,7 @@
-"""Files as JSON documents: one value, JSON lines, or values one after the other; plain or compressed with xz or gzip.
+"""Reads a file as JSON documents: one value, JSON lines, or values in a row; plain or compressed with xz or gzip.
 
-What cannot be parsed is reported by line and the rest is read. A list that is cut off gives the items it has.
+A part that cannot be parsed is reported with its line, and the rest is read. A list that is cut off yields the items
+it has.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _checked(document: Document) -> Document | Skipped:
 
 
 def is_conversation(value: object) -> bool:
-    """A list of messages, in any of the formats, rather than a list of documents."""
+    """True if a value is a list of messages in any of the formats, rather than a list of documents."""
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(item, dict) and (_is_message(item)) for item in value)
@@ -79,12 +80,15 @@ def _text_of(path: Path) -> str:
 
 
 class _Text(str):
-    """A text whose lines json does not count from the beginning for every error: of a long file that takes hours."""
+    """A text that hides its line breaks from json, which counts lines from the start for every error.
+
+    For a long file that takes hours.
+    """
 
     __slots__ = ()
 
     def count(self, *_: object) -> int:
-        """Number of lines: 0, since this file has none."""
+        """Return 0: `_values` counts the lines itself."""
         return 0
 
 

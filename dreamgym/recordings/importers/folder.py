@@ -1,6 +1,6 @@
-"""A new environment folder out of the tool definitions that came with recorded conversations.
+"""Makes a new environment folder from the tool definitions in recorded conversations.
 
-Definitions are taken as they are; a tool that nothing defines stays unknown, and so do the trajectories that call it.
+Definitions are taken as they are. A tool without a definition stays unknown; trajectories that call it are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ secrets = true
 
 
 def defined_tools(found: Iterable[Found]) -> tuple[list[JsonObject], list[Skipped]]:
-    """All tool definitions, the first of each name, and where a later one differs from it."""
+    """All tool definitions, the first of each name, and the places where a later one differs from it."""
     tools: dict[str, JsonObject] = {}
     differing: list[Skipped] = []
     for item in found:
@@ -39,15 +39,15 @@ def defined_tools(found: Iterable[Found]) -> tuple[list[JsonObject], list[Skippe
 
 
 def has_tools(folder: Path) -> bool:
-    """Whether the folder says which tools its environment has."""
+    """True if the folder has a tools.json."""
     return (folder / "tools.json").exists()
 
 
 def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
-    """Write tools.json, and env.toml where there is none, and load the folder.
+    """Write tools.json, and env.toml if there is none, and load the folder.
 
     Raises:
-        InvalidInput: there are tools already, there is nothing to make them of, or the folder cannot be written.
+        InvalidInput: there is a tools.json already, no file defines a tool, or the folder cannot be named or written.
     """
     if has_tools(folder):
         raise InvalidInput(f"{folder} has a tools.json already: leave out --new")
@@ -70,7 +70,7 @@ def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
 
 
 def write_episodes(folder: Path, trajectories: Sequence[Trajectory]) -> None:
-    """Write trajectories.jsonl and tasks.jsonl of a new folder; a file that is there is left alone.
+    """Write trajectories.jsonl and tasks.jsonl of a new folder; an existing file is left alone.
 
     Raises:
         InvalidInput: the folder cannot be written.

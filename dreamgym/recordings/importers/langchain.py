@@ -34,7 +34,7 @@ _ROLES = {
 
 
 def matches(value: JsonValue) -> bool:
-    """A list of messages that each have a LangChain type, alone, under `messages`, or under `values.messages`."""
+    """True for a list of messages that all have a LangChain type, alone or under `messages` or `values.messages`."""
     messages = _messages(value)
     return bool(messages) and all(_kind_and_fields(message)[0] in _ROLES for message in messages)
 
@@ -49,7 +49,7 @@ def read(document: Document) -> Iterator[Found]:
 
 
 def langchain_message(fields: JsonObject) -> ChatMessage | None:
-    """One message in any of the three forms; None if it is none of LangChain's."""
+    """Convert one message in any of the three forms; None if it is not a LangChain message."""
     kind, inner = _kind_and_fields(fields)
     return _message(kind, inner) if kind in _ROLES else None
 

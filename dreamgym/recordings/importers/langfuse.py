@@ -1,9 +1,9 @@
-"""Traces and observations of Langfuse, as its public API and its blob storage export of November 2026 have them.
+"""Importer for Langfuse traces and observations, from its public API and blob storage export of November 2026.
 
-A trace with its observations, observations one by one (camelCase from the API, snake_case from the export, where input
-and output are texts), or a page of either. TOOL observations are the steps. A trace without them has its steps in the
-spans that are named like a tool that its generations know, and else in the messages. Scores have names of a person's
-own choice, so no reward is made of them.
+A document is a trace with its observations, a single observation (camelCase from the API, snake_case from the export,
+where input and output are texts), or a page of either. TOOL observations are the steps. If a trace has none, its steps
+are the spans that are named like a tool that its generations know, or else the calls in the messages. People choose
+the names of scores themselves, so they give no reward.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = frozenset({
 
 
 def matches(value: JsonValue) -> bool:
-    """A trace with observations, an observation, or a page of either."""
+    """True for a trace with observations, an observation, or a page of either."""
     return any(_is_trace(row) or _is_observation(row) for row in _page(value))
 
 
@@ -47,7 +47,7 @@ def _runs(row: JsonObject, where: str) -> Iterator[TracedRun]:
         name = text(trace.get("id"))
         waiting = [(child, "") for child in reversed(objects(row.get("observations")))]
         if waiting:
-            # the trace is the outermost run: what it was given says the task if no generation does
+            # the trace is the outermost run: its input contains the task if no generation does
             yield _run({**trace, "type": "TRACE", "id": "", "startTime": None}, name, where)
         while waiting:
             child, parent = waiting.pop()
@@ -84,7 +84,7 @@ def _run(row: JsonObject, trace: str, where: str, parent: str = "") -> TracedRun
 
 
 def _defines(message: JsonObject) -> bool:
-    """Whether Langfuse's handler for LangChain put the definition of a tool between the messages."""
+    """True for the definition of a tool, which Langfuse's handler for LangChain puts between the messages."""
     content = message.get("content")
     return message.get("role") == "tool" and isinstance(content, dict) and isinstance(content.get("function"), dict)
 

@@ -1,7 +1,7 @@
-"""Runs of LangSmith, as its run data format of November 2026 and the Python package langsmith 0.14 have them.
+"""Importer for LangSmith runs, in its run data format of November 2026 and that of the Python package langsmith 0.14.
 
-Flat, as the API and the bulk export give them (JSON lines; its columns may hold JSON as text), or nested with
-`child_runs`. Tool runs are the steps. Feedback has names of a person's own choice, so no reward is made of it.
+Runs are flat, as in the API and the bulk export (JSON lines, whose columns may contain JSON as text), or nested with
+`child_runs`. Tool runs are the steps. People choose the names of feedback themselves, so it gives no reward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PYTHON = "its arguments were recorded as text of Python, not as JSON"
 
 
 def matches(value: JsonValue) -> bool:
-    """A run, or a page of runs."""
+    """True for a run, or a page of runs."""
     return bool(_rows(value))
 
 
@@ -68,7 +68,7 @@ def _run(row: JsonObject, trace: str, parent: str, where: str) -> TracedRun:
 
 
 def _untraced(error: str) -> str:
-    """The error without the traceback that follows it; no agent read that."""
+    """The error without the traceback that follows it, which no agent read."""
     told, traceback, _ = error.partition(_TRACEBACK)
     return told.rstrip() or error if traceback else error
 

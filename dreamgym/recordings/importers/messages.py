@@ -1,8 +1,8 @@
-"""Conversations as episodes: the part that all message formats share.
+"""Turns conversations into episodes; all message formats share this part.
 
-What the agent says beside a tool call is its thought and is left out: an episode remembers what the environment was
-asked and what it answered. A call is answered by the results that follow it before the agent speaks again, matched by
-id (ids may be used again later), else by name, else in order.
+Words of the agent beside a tool call are its thoughts and are left out: an episode contains only what the environment
+was asked and what it answered. A call is answered by a result that follows it before the agent's next message. Results
+are matched by id (ids may be used again later), else by name, else in order.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 
 @dataclass(frozen=True)
 class ToolRequest:
-    """A tool call as a message has it."""
+    """A tool call in a message."""
 
     name: str
     arguments: object
-    """An object, or a text that should be one."""
+    """An object, or a text that should be the JSON of one."""
     id: str | None = None
     fault: str | None = None
-    """What the format itself says is wrong with the call."""
+    """A fault of the call that the format itself reports."""
 
 
 @dataclass(frozen=True)
 class ChatMessage:
-    """One message, whatever the format."""
+    """One message, independent of its format."""
 
     role: str
     """user, assistant, tool or system."""
@@ -52,7 +52,7 @@ class ChatMessage:
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """A tool result as a message has it."""
+    """A tool result in a message."""
 
     result: StepResult
     id: str | None = None
@@ -67,13 +67,13 @@ class _Turn:
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, ToolRequest]] = []
-        """Each with the index of its message."""
+        """Each call with the index of its message."""
         self.results: dict[int, StepResult] = {}
-        """By position in `calls`."""
+        """Results by position of their call in `calls`."""
         self._waiting: dict[tuple[str, str | None], deque[int]] = {}
 
     def add(self, index: int, call: ToolRequest) -> None:
-        """Take in a call of the message at `index`."""
+        """Add a call of the message at `index`."""
         keys = [("any", None), ("any", call.name)]
         keys += [("no id", None), ("no id", call.name)] if call.id is None else [("id", call.id)]
         for key in keys:
@@ -81,10 +81,10 @@ class _Turn:
         self.calls.append((index, call))
 
     def answer(self, answer: ToolAnswer) -> bool:
-        """Give the result to the waiting call with its id, or to the first that may be its own; False if none is.
+        """Give a result to the waiting call with its id, else to the first it may belong to; False if there is none.
 
-        A result without an id may belong to any call, and one with an id to any call without. Its name, if it has one,
-        is that of the tool.
+        A result without an id may belong to any call, and one with an id to any call without an id. Either way, the
+        call must be of the tool that the result names, if it names one.
         """
         keys = [("any", answer.name)] if answer.id is None else [("id", answer.id), ("no id", answer.name)]
         position = next((found for key in keys if (found := self._first(key)) is not None), None)
@@ -160,10 +160,10 @@ class _Reader:
 
 
 def episode_of(messages: Sequence[ChatMessage], where: str) -> ImportedEpisode:
-    """A conversation as an episode.
+    """Turn a conversation into an episode.
 
-    The user's words before the agent's first are the instruction; the agent's last words, where no call and no reply
-    follows them, are its answer.
+    The user's words before the agent's first message are the instruction. The agent's last words are its answer if
+    neither a call nor a reply follows them.
     """
     reader = _Reader(where)
     for index, message in enumerate(messages):
@@ -190,7 +190,7 @@ def with_last_terminated(episode: ImportedEpisode) -> ImportedEpisode:
 
 
 def action_of(call: ToolRequest) -> ToolCall | str:
-    """The call as an action, or why it is none."""
+    """The call as an action, or the reason why it cannot be used."""
     if call.fault is not None:
         return f"the call of {call.name!r} cannot be used: {call.fault}"
     if not call.name:
@@ -209,7 +209,7 @@ def action_of(call: ToolRequest) -> ToolCall | str:
 
 
 def result_from(content: object, *, is_error: bool = False, structured: object = None) -> StepResult:
-    """A tool result as formats hold it: a text, a list of content blocks, an MCP result, or any JSON value."""
+    """Make a StepResult from a tool result: a text, a list of content blocks, an MCP result, or any JSON value."""
     if isinstance(content, dict) and is_content(content.get("content")):
         return result_of({**content, "isError": is_error or content.get("isError") is True})
     if isinstance(content, str):
@@ -222,7 +222,7 @@ def result_from(content: object, *, is_error: bool = False, structured: object =
 
 
 def is_content(value: object) -> bool:
-    """A list of content blocks, each an object with its type."""
+    """True if a value is a list of content blocks, each an object with its type."""
     return isinstance(value, list) and all(
         isinstance(block, dict) and isinstance(block.get("type"), str) for block in value
     )
@@ -236,10 +236,10 @@ def text_of(content: object) -> str:
 
 
 def openai_tools(definitions: object) -> tuple[JsonObject, ...]:
-    """Function definitions, as chat completions, responses and OpenTelemetry have them, as MCP tool definitions.
+    """Convert function definitions of chat completions, responses and OpenTelemetry to MCP tool definitions.
 
     A schema may also be called `input_schema`, as in `mcp_list_tools` and in Anthropic's definitions. A function
-    without a schema takes no arguments by its own definition; nothing else is filled in.
+    without a schema takes no arguments; nothing else is filled in.
     """
     tools: list[JsonObject] = []
     for definition in objects(definitions):
@@ -265,7 +265,7 @@ def _words(block: object) -> str:
 
 
 def _block(block: JsonObject) -> JsonObject:
-    """Other formats' blocks as MCP's, where they are the same thing by another name."""
+    """A block as an MCP block, if MCP has the same thing under another name; else the block itself."""
     data: JsonValue = block.get("base64", block.get("data"))
     if block.get("type") in ("image", "audio") and isinstance(data, str):
         return {"type": block["type"], "data": data, "mimeType": block.get("mime_type", block.get("mimeType", ""))}

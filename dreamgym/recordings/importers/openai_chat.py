@@ -1,7 +1,7 @@
-"""OpenAI chat messages with tool calls: a list of messages, or an object with `messages` and perhaps `tools`.
+"""Importer for OpenAI chat messages: a list of messages, or an object with `messages` and perhaps `tools`.
 
-This is what chat completions are asked with and what fine-tuning files hold, one object per line. Both `tool_calls`
-and the older `function_call` are read. The format has no mark for a tool error and no reward, so none is made up.
+Requests for chat completions have this form, and so do fine-tuning files, one object per line. Both `tool_calls` and
+the older `function_call` are read. The format has no mark for a tool error and no reward, so none is made up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 
 def matches(value: JsonValue) -> bool:
-    """A list of messages that each have a role, alone or under `messages`."""
+    """True for a list of messages that each have a role, alone or under `messages`."""
     messages = _messages(value)
     return bool(messages) and all(isinstance(message.get("role"), str) for message in messages)
 
@@ -42,14 +42,14 @@ def read(document: Document) -> Iterator[Found]:
 
 
 def chat_episode(messages: list[JsonObject], where: str) -> ImportedEpisode | Skipped:
-    """Chat messages as an episode."""
+    """Turn chat messages into an episode."""
     if not messages:
         return Skipped(where, "has no list of messages")
     return episode_of([message_of(message) for message in messages], where)
 
 
 def message_of(message: JsonObject) -> ChatMessage:
-    """One chat message."""
+    """Convert one chat message."""
     role = text(message.get("role"))
     if role in ("tool", "function"):
         call_id, name = message.get("tool_call_id"), message.get("name")

@@ -1,9 +1,9 @@
-"""Items of OpenAI's Responses API, as its reference of November 2026 and the Python package openai 3.52 have them.
+"""Importer for items of OpenAI's Responses API (its reference of November 2026; Python package openai 3.52).
 
-A list of items; a request with `input`; a response with `output`; both in one object; or a page of a conversation's
-items. A stored response holds only its own turn: one that names another with `previous_response_id` continues it if
-both are in one file. A call of an MCP tool holds its own result and error. Results of functions have no mark for an
-error.
+A document is a list of items, a request with `input`, a response with `output`, both in one object, or a page of a
+conversation's items. A stored response contains only its own turn. One with a `previous_response_id` continues that
+response if both are in one file. A call of an MCP tool contains its own result and error. Results of functions have no
+mark for an error.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _OTHER_ITEMS = ("reasoning", "mcp_list_tools", "mcp_approval_request", "mcp_appr
 
 
 def is_item(item: JsonObject) -> bool:
-    """Whether this is an item that chat messages do not have: a call, its output, a list of tools, reasoning."""
+    """True for an item that chat messages do not have: a call, its output, a list of tools, reasoning."""
     kind = text(item.get("type"))
     return "role" not in item and (kind in _OTHER_ITEMS or (kind.endswith(_CALLS) and kind != "tool_call"))
 
 
 def matches(value: JsonValue) -> bool:
-    """Items of which at least one is no chat message, alone, as `input` or `output`; or a response without items."""
+    """True for a response, or for items that are not all chat messages, alone or as `input` or `output`."""
     items = _items(value)
     if not all(is_item(item) or isinstance(item.get("role"), str) for item in items):
         return False
@@ -45,7 +45,7 @@ def matches(value: JsonValue) -> bool:
 
 
 def read(documents: Sequence[Document]) -> Iterator[Found]:
-    """The episode of each conversation; responses that continue each other are one."""
+    """The episode of each conversation; responses that continue each other are one conversation."""
     for chain in _chains(documents):
         where = chain[0].where
         items = [item for document in chain for item in _items(document.value)]
@@ -56,10 +56,10 @@ def read(documents: Sequence[Document]) -> Iterator[Found]:
 
 
 def messages_of(items: Iterable[JsonObject]) -> list[ChatMessage]:
-    """Items as messages, one for each.
+    """Convert items to messages, one for each.
 
-    The result of an MCP call stands in its item. It is given to the next item that is no call, so that the calls which
-    the agent made at once stay one turn.
+    An MCP call contains its result. The result is moved to the next item that is not a call, so that calls that the
+    agent made at once stay one turn.
     """
     messages: list[ChatMessage] = []
     results: list[ToolAnswer] = []
@@ -95,7 +95,10 @@ def _message(item: JsonObject) -> ChatMessage:
 
 
 def _mcp_result(item: JsonObject) -> StepResult | None:
-    """None if the call was not answered. An error is a text, an error of the protocol, or the content of a tool's."""
+    """The result of an MCP call; None if it was not answered.
+
+    An error is a text, a protocol error, or the content of a tool error.
+    """
     error, output = item.get("error"), item.get("output")
     if error is not None:
         told = error.get("content", error.get("message")) if isinstance(error, dict) else error
@@ -104,7 +107,7 @@ def _mcp_result(item: JsonObject) -> StepResult | None:
 
 
 def _chains(documents: Sequence[Document]) -> list[list[Document]]:
-    """The documents, each response behind the one that it continues."""
+    """The documents in groups: each response follows the one that it continues."""
     chains: list[list[Document]] = []
     by_last: dict[str, list[Document]] = {}
     for document in documents:
@@ -120,7 +123,7 @@ def _chains(documents: Sequence[Document]) -> list[list[Document]]:
 
 
 def _definitions(chain: Sequence[Document], items: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
-    """Functions of the requests, and the tools that MCP servers listed; the first of each name."""
+    """Functions of the requests and tools that MCP servers listed; the first definition of each name."""
     sources = [document.value.get("tools") for document in chain if isinstance(document.value, dict)]
     sources += [item.get("tools") for item in items if item.get("type") == "mcp_list_tools"]
     tools: dict[str, JsonObject] = {}

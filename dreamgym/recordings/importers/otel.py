@@ -1,8 +1,8 @@
 """OpenTelemetry GenAI spans: one episode per outermost agent run, else per conversation, else per trace.
 
-Arguments and results of tools are opt-in in these conventions. They are taken from the `execute_tool` spans; where
-those do not have them, from the messages on the model's spans. A tool span inside another one of the same tool is the
-same call, seen by the framework and by its MCP client.
+Arguments and results of tools are opt-in in these conventions. They are taken from the `execute_tool` spans, or else
+from the messages on the model's spans. A tool span inside another one of the same tool is the same call, recorded by
+the framework and by its MCP client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dreamgym.types import JsonObject, StepResult
 
 _RUNS = ("invoke_agent", "invoke_workflow")
 NESTED = 64
-"""Spans within each other that are looked through."""
+"""Most spans around a span that are searched."""
 _ARGUMENTS, _RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 _OPT_IN = (
@@ -106,7 +106,7 @@ def _run_of(span: Span, known: dict[tuple[str, str], Span]) -> tuple[str, str]:
 
 
 def _ancestors(span: Span, known: dict[tuple[str, str], Span]) -> Iterator[Span]:
-    """The spans around it, the nearest first; a chain may be as long as a file, or a ring."""
+    """At most NESTED spans around a span, the nearest first: a chain may be as long as the file, or a ring."""
     for _ in range(NESTED):
         parent = known.get((span.trace, span.parent))
         if parent is None:

@@ -1,4 +1,4 @@
-"""Spans out of OTLP/JSON exports and out of the Python SDK's own JSON, with their attributes as plain values."""
+"""Reads spans from OTLP/JSON exports and from the Python SDK's own JSON, with their attributes as plain values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dreamgym.types import JsonObject
 
 @dataclass(frozen=True)
 class Span:
-    """What an importer needs of a span."""
+    """The parts of a span that an importer needs."""
 
     where: str
     trace: str
@@ -23,18 +23,18 @@ class Span:
     started_ns: int
     ended_ns: int
     failed: bool
-    """The span's status is an error."""
+    """True if the span's status is an error, or if it has an `error.type`."""
     fault: str
-    """What the status or the recorded exception says of the error."""
+    """The error message, from the recorded exception or the status."""
     attributes: JsonObject
 
     @property
     def operation(self) -> str:
-        """gen_ai.operation.name, "" for spans of other kinds."""
+        """The attribute `gen_ai.operation.name`; "" for spans of other kinds."""
         return text(self.attributes.get("gen_ai.operation.name"))
 
     def value(self, name: str) -> JsonValue:
-        """An attribute, parsed where it is JSON in a text."""
+        """The value of an attribute, parsed if it is JSON in a text."""
         value = self.attributes.get(name)
         if not isinstance(value, str):
             return value
@@ -45,7 +45,7 @@ class Span:
 
 
 def has_spans(value: JsonValue) -> bool:
-    """An export, a part of one, or a span."""
+    """True for an export, a part of one, or a span."""
     if not isinstance(value, dict):
         return False
     context = value.get("context")
@@ -115,7 +115,7 @@ def _id(value: JsonValue) -> str:
 
 
 def _time(row: JsonObject, edge: str) -> int:
-    """Nanoseconds since the epoch; 0 where the span does not say."""
+    """The start or end of a span in nanoseconds since the epoch; 0 if the span does not have it."""
     nanoseconds = row.get(f"{edge}TimeUnixNano", row.get(f"{edge}_time_unix_nano"))
     if isinstance(nanoseconds, int) or (isinstance(nanoseconds, str) and nanoseconds.isdecimal()):
         return int(str(nanoseconds)[:25])

@@ -1,11 +1,11 @@
-"""Episodes of text environments as lists of steps, and InterCode's results, which hold the same in columns.
+"""Importer for episodes of text environments as lists of steps, and for InterCode's results, the same in columns.
 
     {instruction, initial_observation, steps: [{action, observation, reward, done}]}
     {"0": {query, turn_history: {actions, observations, rewards, valid_action}, summary}}
 
-InterCode's reward of a turn is the score so far, not a part of a sum: its episode gets the best one, as its own summary
-does. An action that InterCode marks as not valid could not be run: a tool error. An action is a text, or a call as
-{name, arguments}; a step with `is_error` true is a tool error.
+An action is a text, or a call as {name, arguments}. A step with `is_error` true is a tool error. InterCode's reward of
+a turn is the score so far, not a part of a sum. The episode gets the best one, as InterCode's own summary does. An
+action that InterCode marks as not valid could not be run, so it is a tool error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from dreamgym.types import JsonObject, StopReason
 _INSTRUCTIONS = ("instruction", "task_description", "query", "goal")
 _COLUMNS = {"action": "actions", "observation": "observations", "valid": "valid_action"}
 _SHORT = 200
-"""Longer texts beside the steps are no description of the task."""
+"""Longest text beside the steps that counts as a description of the task, in characters."""
 _EXPECTED = 'expected {"action": {"name": TOOL, "arguments": {}}, "observation": TEXT}'
 _OTHERS = ("messages", "conversations", "conversation", "traj", "transitions", "values", "items", "input", "output")
-"""Keys of other formats: an object that has one of them beside `steps` is of this format only if its steps are."""
+"""Keys of other formats. An object with one of them beside `steps` is of this format only if one of its steps has both
+`action` and `observation`."""
 
 
 def matches(value: JsonValue) -> bool:
-    """An episode with steps, or an object of InterCode's results by index."""
+    """True for an episode with steps, or an object with InterCode's results by index."""
     return any(_rows(episode) for _, episode in _episodes(value))
 
 
@@ -83,7 +84,7 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
 
 
 def _step(row: JsonObject) -> ImportedStep | str:
-    """The step, or why it is none."""
+    """The step, or the reason why it cannot be used."""
     missing = [repr(name) for name in ("action", "observation") if row.get(name) is None]
     if missing:
         return f"has no {' and no '.join(missing)}; {_EXPECTED}, got an object with {_names(row)}"
@@ -108,7 +109,7 @@ def _names(fields: JsonObject) -> str:
 
 
 def _episodes(value: JsonValue) -> Iterator[tuple[str, JsonObject]]:
-    """The episodes in a document, each with its key where there are several."""
+    """The episodes in a document, each with its key; "" if the document itself is the episode."""
     if not isinstance(value, dict):
         return
     if _rows(value):

@@ -1,8 +1,8 @@
-"""Runs of tau-bench: {task_id, trial, reward, info, traj}, traj being chat messages with tool calls.
+"""Importer for runs of tau-bench: {task_id, trial, reward, info, traj}; traj is chat messages with tool calls.
 
-Two things are this format's own. Speaking to the user is an action, `respond`, whose observation is the simulated
-user's reply; the run ends with the reply that contains ###STOP### or with the transfer to a human. And a tool that
-fails answers with a text that starts with "Error:".
+Speaking to the user is an action, `respond`, whose observation is the simulated user's reply. The run ends with the
+reply that contains ###STOP### or with the transfer to a human. A tool that fails answers with a text that starts with
+"Error:" or "Unknown action ".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ERRORS = ("Error:", "Unknown action ")
 
 
 def matches(value: JsonValue) -> bool:
-    """An object with a list `traj` and a task."""
+    """True for an object with a list `traj` and a `task_id`."""
     return isinstance(value, dict) and isinstance(value.get("traj"), list) and "task_id" in value
 
 

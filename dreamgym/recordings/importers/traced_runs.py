@@ -1,7 +1,7 @@
-"""Runs of tracing products as episodes: a trace is a tree of runs, of which some are tool calls and some model calls.
+"""Turns traces of tracing products into episodes. A trace is a tree of runs; some are tool calls, some model calls.
 
-LangSmith and Langfuse map their rows to `TracedRun`; the rest is the same for both. A call that another tool made is
-left out and named: the agent did not make it.
+The importers of LangSmith and Langfuse map their rows to `TracedRun`; the rest is the same for both. A call that
+another tool made is left out and reported, since the agent did not make it.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ class TracedRun:
 
     where: str
     trace: str
-    """"" if the row does not have it; its outermost parent then tells the traces apart."""
+    """Empty if the row does not have it; its outermost parent then identifies the trace."""
     id: str
     parent: str
     started: tuple[float, str]
-    """Sorts the runs of one trace."""
+    """Sort key of the runs in one trace."""
     is_tool: bool | None
-    """None: only if its name is that of a tool."""
+    """None: the run is a tool call only if its name is that of a tool."""
     is_model: bool
     name: str
     given: JsonValue
-    """The arguments of a tool, the messages for a model."""
+    """The arguments of a tool, or the messages to a model."""
     gave: JsonValue
     error: str | None = None
-    """What the trace says of the failure; None if the run did not fail."""
+    """The error message in the trace; None if the run did not fail."""
     call_id: str | None = None
     fault: str | None = None
-    """Why `given` cannot be used as arguments."""
+    """The reason why `given` cannot be used as arguments."""
     tools: tuple[JsonObject, ...] = ()
     """MCP tool definitions."""
 
 
 def episodes_of(runs: Sequence[TracedRun]) -> Iterator[ImportedEpisode]:
-    """One episode per trace. A run that stands twice in a file, as in pages that overlap, counts as it stands last."""
+    """One episode per trace. If a run occurs twice, as in pages that overlap, its last occurrence counts."""
     known = {run.id: run for run in runs if run.id}
     roots: dict[str, str] = {}
     traces: dict[str, dict[str, TracedRun]] = {}
@@ -64,7 +64,7 @@ def episodes_of(runs: Sequence[TracedRun]) -> Iterator[ImportedEpisode]:
 
 
 def parsed(value: JsonValue) -> JsonValue:
-    """An object or a list that is written as JSON text, as that; everything else as it is."""
+    """Parse a JSON text that is an object or a list; return any other value as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return parse_json(value)
@@ -74,7 +74,7 @@ def parsed(value: JsonValue) -> JsonValue:
 
 
 def moment(value: JsonValue) -> float:
-    """A time, in the unit in which it is given if it is a number; 0 if it is none."""
+    """A time as a number: an ISO text in seconds since the epoch, a number as it is; 0 for anything else."""
     if not isinstance(value, str):
         return number(value) or 0.0
     try:
@@ -84,11 +84,11 @@ def moment(value: JsonValue) -> float:
 
 
 def messages_in(value: JsonValue, role: str) -> list[ChatMessage]:
-    """The messages in what a model or a chain was given or gave, of whatever format.
+    """The messages in the input or output of a model or a chain, in any format.
 
     Args:
-        value: messages, at any depth of the usual wrappers; a text alone is a message, too.
-        role: who says a text alone.
+        value: messages, at any depth of the usual wrappers; a text alone is a message too.
+        role: role of a text alone.
     """
     found: list[ChatMessage] = []
     items: list[JsonObject] = []
@@ -117,7 +117,7 @@ def messages_in(value: JsonValue, role: str) -> list[ChatMessage]:
 
 
 def _root(run: TracedRun, known: dict[str, TracedRun], roots: dict[str, str]) -> str:
-    """The id of its outermost parent that is known. `roots` remembers them, so that long chains are climbed once."""
+    """The id of a run's outermost known parent. `roots` stores the ids, so that long chains are climbed once."""
     climbed: list[str] = []
     while run.id not in roots:
         roots[run.id] = run.id  # ends the climb in a ring of parents
@@ -146,7 +146,7 @@ def _episode(trace: str, runs: list[TracedRun]) -> ImportedEpisode:
 
 
 def _below(outer: list[TracedRun], runs: list[TracedRun]) -> set[str]:
-    """Ids of the runs within these."""
+    """Ids of the runs inside the `outer` ones."""
     children: dict[str, list[str]] = {}
     for run in runs:
         children.setdefault(run.parent, []).append(run.id)

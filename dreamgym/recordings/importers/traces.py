@@ -1,7 +1,7 @@
-"""Traces as episodes: tool calls and model calls, as every tracing format records them.
+"""Turns traces into episodes: tool calls and model calls, as every tracing format records them.
 
-The tool calls are the steps. The messages of the model calls give the instruction and the answer, and the steps too
-if the trace has no tool calls of its own or has not recorded what they were given and what they gave.
+The tool calls are the steps. The messages of the model calls give the instruction and the answer. They also give the
+steps if the trace has no tool calls of its own, or has not recorded their arguments and results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TracedCall:
 
     @property
     def fault(self) -> str | None:
-        """Why the call is no step; None if it is one."""
+        """The reason why the call cannot be a step; None if it can."""
         action = action_of(self.request)
         if isinstance(action, str):
             return action
@@ -41,7 +41,7 @@ class ModelCall:
 
     @property
     def conversation(self) -> tuple[ChatMessage, ...]:
-        """All messages; what was given stands before what was said, unless that repeats it, as a graph's state does."""
+        """All messages: `given`, then `said`; only `said` if it repeats `given`, as a graph's state does."""
         repeats = any(message.role == "user" for message in self.said)
         return self.said if repeats else (*self.given, *self.said)
 
@@ -49,12 +49,12 @@ class ModelCall:
 def episode_of_trace(
     where: str, calls: Sequence[TracedCall], models: Sequence[ModelCall], tools: tuple[JsonObject, ...] = ()
 ) -> ImportedEpisode:
-    """A trace as an episode.
+    """Turn a trace into an episode.
 
     Args:
-        where: the trace, as a person can look it up.
+        where: place of the trace, for a person to look it up.
         calls: the calls of tools, in the order in which they were made.
-        models: the first call of a model that has words of the user, and the last call, which has the conversation.
+        models: the first model call with words of the user, and the last one, which contains the conversation.
         tools: MCP tool definitions.
     """
     told = episode_of(models[-1].conversation if models else (), where)
@@ -86,12 +86,12 @@ def _step(call: TracedCall, seen: StepResult | None) -> ImportedStep:
     assert isinstance(action, ToolCall)
     assert result is not None
     if result.is_error and seen is not None and call.request.id is not None:
-        # a trace has the exception; the agent read what the framework made of it
+        # the trace contains the exception, but the agent read the text that the framework made of it
         result = seen.model_copy(update={"is_error": True})
     return ImportedStep(action, result)
 
 
 def _asked(models: Sequence[ModelCall]) -> str:
-    """The last words of the user before the first model call: what this run was asked for, not one before it."""
+    """The user's last words to the first model call: the instruction of this run, not of an earlier one."""
     words = [message.text for model in models[:1] for message in model.given if message.role == "user" and message.text]
     return words[-1] if words else ""
