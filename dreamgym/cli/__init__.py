@@ -1,4 +1,4 @@
-"""The command line: one thin file per verb. The top floor: it may import all four packages; nothing imports it.
+"""The command line, with one thin file per verb. It may import all four packages; nothing imports it.
 
-stdout is the result, stderr the talk. Exit 0 done, 1 failed, 2 misused.
+Results go to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 misused.
 """

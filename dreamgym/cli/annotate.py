@@ -24,10 +24,10 @@ def annotate(
     ] = None,
     budget: Budget = None,
 ) -> None:
-    """Write reasoning traces into recorded trajectories. They count from the next `dreamgym serve` or `seed` on.
+    """Write reasoning traces into recorded trajectories. The next `dreamgym serve` or `seed` stores them.
 
-    What is annotated already is skipped, so that an interrupted run goes on where it was; a trajectory for which the
-    teacher gives nothing usable is named and left as it was.
+    Annotated trajectories are skipped, so the same command continues an interrupted run. A trajectory for which the
+    teacher gives nothing usable is reported and left as it was.
 
     Example: dreamgym annotate crm/ --model http://localhost:8000/v1
     """

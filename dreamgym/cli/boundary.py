@@ -1,4 +1,4 @@
-"""Where errors become exit codes: one line on stderr, never a traceback for a fault that the user can mend."""
+"""Turns errors into exit codes and one line on stderr, without a traceback for faults that the user can mend."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
 
 
 def run(program: typer.Typer, verb: str = "") -> None:
-    """Run a program: exit 0 done, 1 failed, 2 misused, 3 the budget is spent; typer makes 130 of Ctrl-C and SIGTERM.
+    """Run a program. It exits with 0 done, 1 failed, 2 misused, 3 budget spent, or 130 after Ctrl-C or SIGTERM (typer).
 
     Args:
-        program: `dreamgym`, or a program of its own for one verb.
-        verb: that verb.
+        program: `dreamgym`, or the separate program of one verb.
+        verb: the verb of a separate program.
     """
-    # what is imported stays: to go through it for garbage again and again is a fifth of an import of TRL
+    # imported modules stay in memory: searching them for garbage again and again takes a fifth of an import of TRL
     gc.set_threshold(20_000, 20, 50)
     try:
         refuse_old_options([*verb.split(), *sys.argv[1:]])
@@ -36,13 +36,13 @@ def run(program: typer.Typer, verb: str = "") -> None:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """In the block SIGTERM, by which containers and batch systems end a process, saves and stops as Ctrl-C does."""
+    """Make SIGTERM save and stop as Ctrl-C does, in the block. Containers and batch systems end processes with it."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        ctrl_c = signal.getsignal(signal.SIGINT)  # ignored in what a shell starts in the background
+        ctrl_c = signal.getsignal(signal.SIGINT)  # ignored in a process that a shell starts in the background
         (ctrl_c if callable(ctrl_c) else signal.default_int_handler)(number, frame)
 
-    if threading.current_thread() is not threading.main_thread():  # Python sets signal handlers in no other thread
+    if threading.current_thread() is not threading.main_thread():  # Python sets signal handlers only in the main one
         yield
         return
     before = signal.signal(signal.SIGTERM, stop)

@@ -1,4 +1,4 @@
-"""`dreamgym check`: the short report of how true a dream or a real system is to the recordings."""
+"""`dreamgym check`: a short report on how true a dream or a real system is to the recordings."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check(
 ) -> None:
     """Compare answers with recorded ones, per tool. No database is read or written.
 
-    `exact`: error flag, structured content and text are the recorded ones, JSON compared as JSON.
-    `similarity`: F1 over words. In brackets 95 % intervals.
+    `exact`: error flag, structured content and text equal the recorded ones; JSON is compared as JSON.
+    `similarity`: F1 over words. Brackets contain 95 % intervals.
 
     Example: dreamgym check crm/ --against dream --model "local -k 5"
     """

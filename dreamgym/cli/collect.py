@@ -1,4 +1,4 @@
-"""`dreamgym collect`: play an environment with a behaviour or an agent, and keep what happened."""
+"""`dreamgym collect`: play an environment with a behaviour or an agent, and keep the episodes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def collect(
     seed: Seed = 0,
     cluster: Cluster = None,
 ) -> None:
-    """Play an environment and keep what happened. The same command again goes on with what is not there yet.
+    """Play an environment and keep the episodes. The same command again plays those that are not there yet.
 
-    Each episode is kept as soon as it is over; one that fails is named, and the others go on. An agent gets the chat
-    completions endpoint in the variable OPENAI_BASE_URL.
+    Each episode is kept as soon as it is over. If an episode fails, that is reported, and the others go on. An agent
+    uses the chat completions endpoint in the variable OPENAI_BASE_URL.
 
     Example: dreamgym collect coin --against real --agent mixed --episodes 4000 --workers 8
     """

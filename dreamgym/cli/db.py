@@ -1,4 +1,4 @@
-"""`dreamgym db`: look at the database and at what it holds, delete parts of it or all that stays on the machine."""
+"""`dreamgym db`: show what the database contains, and delete parts of it or all that stays on the machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def status() -> None:
 
 @app.command()
 def stop() -> None:
-    """Stop the embedded PostgreSQL, even if it is in use. Whoever needs it next starts it again.
+    """Stop the embedded PostgreSQL, even if it is in use. The next command that needs it starts it again.
 
     Example: dreamgym db stop
     """
@@ -53,9 +53,9 @@ def prune(
     """Delete what is no longer needed: dreams of tasks always solved, old episodes, predictions and watermarks.
 
     Real trajectories stay, and so does everything that a running episode may see. An episode is deleted if it ended
-    more than --days ago and its trajectory is in the replay buffer, where it stays; its URLs then answer 404. A run
-    that is resumed after a longer pause cannot undo what it played after its last checkpoint. A deleted prediction is
-    asked of the model again when it is needed.
+    more than --days ago and its trajectory is in the replay buffer. The trajectory stays there; the episode's URLs then
+    answer 404. A run that is resumed after a longer pause cannot undo what it played after its last checkpoint. If a
+    deleted prediction is needed, the model is asked again.
 
     Example: dreamgym db prune --days 30
     """
@@ -83,8 +83,8 @@ def forget(
 ) -> None:
     """Delete what is stored of an environment, of a run of it, or one trajectory. Folders stay as they are.
 
-    All or nothing, and nothing of another environment. Episodes that are being played end; what a server has learned
-    it forgets when it is started anew. A folder that is served or seeded again is stored again.
+    All of it is deleted or nothing, and other environments stay. Episodes that are being played end. A server forgets
+    what it has learned when it is restarted. A folder that is served or seeded again is stored again.
 
     Example: dreamgym db forget crm --yes
     """
@@ -101,9 +101,9 @@ def forget(
 def remove(yes: Yes = False) -> None:
     """Delete all that stays on this machine when the packages are uninstalled, the embedded database first.
 
-    It lists what that is: the database, the key of the redaction, models, and for root the system user that runs
-    PostgreSQL. With DREAMGYM_HOME set, only what lies below it. Environment folders and runs/ stay. Refused while other
-    processes use the database.
+    It first lists what this is: the database, the key of the redaction, models, and for root the system user that runs
+    PostgreSQL. If DREAMGYM_HOME is set, it deletes only what lies below it. Environment folders and runs/ stay. It
+    deletes nothing while other processes use the database.
 
     Example: dreamgym db remove
     """

@@ -1,4 +1,4 @@
-"""`dreamgym demo`: the whole loop on a real game, with the truth beside the dream."""
+"""`dreamgym demo`: the whole loop on a real game, shown in the dream and in the real game."""
 
 from __future__ import annotations
 

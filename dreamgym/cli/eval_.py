@@ -1,4 +1,4 @@
-"""`dreamgym eval`: how often a policy succeeds, with an interval."""
+"""`dreamgym eval`: measure how often a policy succeeds, with an interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dreamgym experiment`: arms times seeds from one file, to one table."""
+"""`dreamgym experiment`: train and measure the arms of one file with its seeds, and print one table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def experiment(
     budget: Budget = None,
     cluster: Cluster = None,
 ) -> None:
-    """Train and measure every arm with every seed, and print the table. What is done is kept; Ctrl-C and go on later.
+    """Train and measure every arm with every seed, and print the table.
+
+    Finished work is kept: after Ctrl-C, the same command continues.
 
     Example: dreamgym experiment examples/experiments/coin.toml
     """

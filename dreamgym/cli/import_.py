@@ -1,4 +1,4 @@
-"""`dreamgym import`: trajectories that people already have, from the formats they have them in."""
+"""`dreamgym import`: import existing trajectories from other formats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def import_(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write JSONL here instead of storing in the buffer.")] = None,
 ) -> None:
-    """Import recorded conversations, traces and runs. What cannot be used is named with the reason, the rest is kept.
+    """Import recorded conversations, traces and runs. What cannot be used is listed with the reason; the rest is kept.
 
     Example: dreamgym import chats.jsonl --env crm/
     """

@@ -32,7 +32,7 @@ def label(
 ) -> None:
     """Add the task, final answer and outcome of one run, or of each row of a file, and bring the folder up to date.
 
-    A file has a header; success is yes or no, and an empty cell says nothing. A bad row keeps the whole file out.
+    A file has a header. success is yes or no; an empty cell adds nothing. If a row is bad, no row is added.
 
     Example: dreamgym label crm/ last --task "Who leads the Apollo project?" --answer "Ada" --success
     """

@@ -1,4 +1,4 @@
-"""`dreamgym models`: which small local models there are, and fetching one."""
+"""`dreamgym models`: list the small local models, and fetch one."""
 
 from __future__ import annotations
 

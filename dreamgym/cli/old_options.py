@@ -69,14 +69,14 @@ OLD = {
     ("serve", "--without"): IN_SERVED_SETTING,
     ("tasks", "--seed"): "it is gone: the same command again makes other tasks",
 }
-"""What to do instead, by verb and option."""
+"""Advice for each removed option, by verb and option."""
 
 
 def refuse_old_options(arguments: Sequence[str]) -> None:
-    """Raises InvalidInput for an option that the verb no longer has; it says what to do instead.
+    """Raises InvalidInput for an option that the verb no longer has. The message says what to do instead.
 
     Args:
-        arguments: of the program, the verb first.
+        arguments: arguments of the program, the verb first.
     """
     verbs = [" ".join(arguments[:words]) for words in (1, 2)]
     for word in arguments[1:]:

@@ -19,7 +19,7 @@ VARIABLES = {
     "MODEL=IN,OUT is one model's. Default: litellm's table, if that is installed.",
     "DREAMGYM_TOKEN": "Bearer token of serve and record. Default: none, or that of --token-file.",
 }
-"""Variables of the environment that the verbs read, and what they set."""
+"""Environment variables that the verbs read, with what they set."""
 EnvName = Annotated[str, typer.Argument(metavar="ENV", help="An environment's name, or a folder with an env.toml.")]
 SETTING = (
     "Experience model: nearest, local, a checkpoint folder, http://host/v1, …. Parts of the method can be left out: "

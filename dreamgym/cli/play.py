@@ -1,4 +1,4 @@
-"""`dreamgym play`: one episode, printed so that a person can read it."""
+"""`dreamgym play`: play one episode and print it as readable text."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def play(
 ) -> None:
     """Play one episode through the server and print it.
 
-    A real episode is not stored unless --store is given. An agent is given the chat model's endpoint that the variable
-    OPENAI_BASE_URL names.
+    A real episode is not stored unless --store is given. An agent uses the chat completions endpoint in the variable
+    OPENAI_BASE_URL.
 
     Example: dreamgym play coin --agent langgraph --against real
     """

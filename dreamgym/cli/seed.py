@@ -30,9 +30,9 @@ def seed(
     ] = False,
     budget: Budget = None,
 ) -> None:
-    """Load recorded trajectories; one that has changed since replaces the stored one. Twice changes nothing.
+    """Load recorded trajectories. A changed one replaces the stored one; loading the same again changes nothing.
 
-    `dreamgym serve FOLDER` does the same before it serves; this is for a store that is filled without a server.
+    `dreamgym serve FOLDER` does the same before it serves. Use this to fill a store without a server.
 
     Example: dreamgym seed crm crm/
     """

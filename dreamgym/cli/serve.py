@@ -42,7 +42,7 @@ def serve(
     from dreamgym.runs.spending import spending
     from dreamgym.runs.tracing import exported_spans
 
-    tied = bool(os.environ.pop(TIED_VARIABLE, ""))  # it is not for what this process starts
+    tied = bool(os.environ.pop(TIED_VARIABLE, ""))  # child processes must not inherit it
     server = serving(
         envs,
         model=model,
@@ -54,7 +54,7 @@ def serve(
         hosts=allowed_host or (),
         calibration=calibration,
         min_confidence=min_confidence,
-        takes_in=not tied,  # a verb that starts a server has chosen what is in the store
+        takes_in=not tied,  # a verb that starts a server has already chosen what is in the store
     )
     with spending(budget), exported_spans():
         asyncio.run(serve_until_stopped(server, typer.echo, tied=tied))

@@ -28,9 +28,9 @@ def view(
         Path | None, typer.Option(help="Write the page as files that need no server: of RUNFOLDER, else of the store.")
     ] = None,
 ) -> None:
-    """Show the store and a run folder as a page on this machine, for one who has its address.
+    """Show the store and a run folder as a page on this machine, for anyone who has its address.
 
-    Without --write, nothing is changed. What servers and training runs do meanwhile is shown as it happens.
+    Without --write, nothing is changed. The page shows what servers and training runs do as it happens.
 
     Example: dreamgym view runs/demo
     """

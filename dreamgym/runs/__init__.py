@@ -1,1 +1,1 @@
-"""What the verbs do, callable from Python: the top floor, which may import all four packages."""
+"""The functions behind the verbs of the command line. This layer may import all four packages."""

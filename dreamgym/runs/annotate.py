@@ -1,4 +1,4 @@
-"""Reasoning of a teacher model in recorded trajectories, written to their file as it comes."""
+"""Writes the reasoning of a teacher model into recorded trajectories, and saves their file as it goes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dreamgym.types import Trajectory
 OVERVIEW_TOKENS, TRACE_TOKENS = 100, 40
 """Tokens that a teacher usually writes about an episode, and about each of its steps."""
 AT_ONCE = 4
-"""Questions to the teacher."""
+"""Number of questions that the teacher is asked at a time."""
 SAVE_EVERY_S = 10.0
 
 
 class AnnotationResult(NamedTuple):
-    """What came of it."""
+    """The outcome of `annotate`."""
 
     file: Path
     done: int
@@ -39,19 +39,19 @@ class AnnotationResult(NamedTuple):
 def annotate(
     env: str, model: str, trajectories: Path | None = None, out: Path | None = None, seed: int = 0
 ) -> AnnotationResult:
-    """Write reasoning traces into recorded trajectories; Ctrl-C ends it and keeps what is done.
+    """Write reasoning traces into recorded trajectories. Ctrl-C ends the call and keeps what is done.
 
-    What is annotated already is skipped, so that an interrupted run goes on where it was.
+    Annotated trajectories are skipped, so the same call continues an interrupted one.
 
     Args:
         env: an environment's name or folder.
         model: the teacher, as in `--model`.
-        trajectories: JSONL; None: those of the folder.
-        out: where they are written; None: where they were read.
-        seed: of the teacher.
+        trajectories: JSONL file of trajectories; None: the file of the folder.
+        out: file to write; None: the file that was read.
+        seed: seed of the teacher's answers.
 
     Raises:
-        InvalidInput: there is no such file, or the model is no language model.
+        InvalidInput: there is no such file, or the model is not a language model.
     """
     spec = load_spec(env)
     source = trajectories or Path(env) / "trajectories.jsonl"
@@ -81,7 +81,7 @@ def annotate(
 
 
 class _Work:
-    """The trajectories of one file, of which more and more are annotated."""
+    """The trajectories of one file while they are annotated."""
 
     def __init__(self, target: Path, trajectories: Sequence[Trajectory]) -> None:
         self._target = target
@@ -97,14 +97,14 @@ class _Work:
             self.save()
 
     def save(self) -> None:
-        """Replace the file in one go."""
+        """Replace the file in one step."""
         lines = (f"{trajectory.model_dump_json()}\n" for trajectory in self._trajectories)
         write_whole(self._target, "".join(lines))
         self._saved = time.monotonic()
 
 
 async def _run(work: _Work, llm: LLM, spec: EnvironmentSpec, waiting: Mapping[int, Trajectory], seed: int) -> None:
-    """Annotate what waits, a few at a time; a trajectory is taken as soon as it is done."""
+    """Annotate the waiting trajectories, a few at a time, and keep each as soon as it is done."""
     free = asyncio.Semaphore(AT_ONCE)
 
     async def one(at: int, trajectory: Trajectory) -> None:

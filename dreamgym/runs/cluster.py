@@ -1,8 +1,8 @@
-"""Work spread over a cluster: Ray starts the worker processes and brings them back, and this process plans and keeps.
+"""Work spread over a Ray cluster: Ray starts and restarts the workers; this process plans and keeps the results.
 
-Only plain values travel. A `Job` names what to open, and each worker opens it for itself; a unit of work and its result
-are values too. Workers keep nothing: a result counts when this process has it, so a unit whose worker died is done
-again, with the same identity and seed, and nothing is there twice. Passwords and keys travel with the job as the
+Only plain values are sent. A `Job` describes what to open, and each worker opens it for itself. Units of work and their
+results are values too. Workers store nothing: a result counts once this process has it. If a worker dies, its unit is
+done again with the same identity and seed, so nothing is stored twice. Passwords and keys are sent with the job as an
 argument of a call, which Ray neither logs nor lists.
 """
 
@@ -31,60 +31,63 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 LOCAL = "local"
-"""The address of a cluster that is started on this machine, and ends with the run."""
+"""Address that stands for a cluster on this machine, which starts and ends with the run."""
 PROBE_S = 5.0
-"""Seconds in which a cluster must answer; Ray itself would wait two minutes."""
+"""Seconds within which a cluster must answer. Ray itself would wait two minutes."""
 START_S = 120.0
-"""Seconds in which the first worker must have opened its job, or one come back after all were lost."""
+"""Seconds within which the first worker must open its job, or one must come back if all are lost."""
 REJOIN_S = 0.5
-"""Pause before a lost worker is asked again."""
+"""Pause in seconds before a lost worker is asked again."""
 CLOSE_S = 10.0
 ATTEMPTS = 10
-"""Workers that a unit may lose before it counts as failed: it may be what kills them."""
+"""Number of workers that may die while doing a unit before it counts as failed. The unit may be what kills them."""
 STORE_BYTES = 150_000_000
-"""Shared memory of a cluster on this machine: results pass through it one at a time."""
+"""Bytes of shared memory of a cluster on this machine. Results pass through it one at a time."""
 
 One_contra = TypeVar("One_contra", contravariant=True)
 Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Job(Protocol[One_contra, Result_co]):
-    """What every worker opens for itself. Values alone, so that it can be sent: names, folders, addresses."""
+    """A job that each worker opens for itself. It consists of plain values (names, folders, addresses) to be sent."""
 
     def open(self) -> AbstractAsyncContextManager[Callable[[One_contra], Awaitable[Result_co]]]:
-        """Open it; the result does one unit of work, and may be called several times at once."""
+        """Open the job. The function that it yields does one unit of work and may be called concurrently."""
 
 
 class Doing(Protocol[One_contra, Result_co]):
-    """Whoever does units of work."""
+    """Something that does units of work, such as the workers of a cluster."""
 
     places: int
-    """Units that are done at once if every worker is there."""
+    """Number of units that are done at once if every worker is available."""
 
     async def do(self, one: One_contra) -> Result_co:
         """Do one unit."""
 
 
 class Crew(Generic[One_contra, Result_co]):
-    """The workers of a cluster, which open the same job: a queue of places. Those of a dead one come back with it."""
+    """The workers of a cluster, which open the same job, as a queue of free places.
+
+    Each worker has several places. When a dead worker comes back, its places come back too.
+    """
 
     def __init__(
         self, ray: ModuleType, address: str, job: Job[One_contra, Result_co], actors: Sequence[ActorHandle], places: int
     ) -> None:
         self.places = len(actors) * places
-        """Units that are done at once if every worker is there."""
+        """Number of units that are done at once if every worker is available."""
         self._address, self._actors = address, actors
         self._lost = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
         self._orders = ray.put((_version(), pickle.dumps(job), variables(), os.getcwd()))  # sent to each node once
         self._free: asyncio.Queue[ActorHandle] = asyncio.Queue()
         self.present = 0
-        """How many of them are there now."""
+        """Number of places that are available now."""
         self._refused: dict[ActorHandle, Exception] = {}
         self._changed = asyncio.Event()
         self._joining = {asyncio.create_task(self._join(actor)) for actor in actors for _ in range(places)}
 
     async def ready(self, places: int = 1) -> None:
-        """Wait for so many places; the others join when they can. Raises as `workers` does."""
+        """Wait until this many places are available; the others join later. Raises the same errors as `workers`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
                 while self.present < places and len(self._refused) < len(self._actors):
@@ -97,11 +100,11 @@ class Crew(Generic[One_contra, Result_co]):
         raise EnvironmentUnavailable(f"the cluster at {self._address!r} started no worker within {START_S:g} s")
 
     async def do(self, one: One_contra) -> Result_co:
-        """Do one unit on whichever worker is free, and again on another if that one dies.
+        """Do one unit on a free worker, and again on another one if that worker dies.
 
         Raises:
-            EnvironmentUnavailable: no worker is left, or each one that tried died.
-            Exception: what the unit failed with, under its own name.
+            EnvironmentUnavailable: no worker is left, or each worker that tried the unit died.
+            Exception: the error of the unit, with the name of its class.
         """
         unit = pickle.dumps(one)
         for _ in range(ATTEMPTS):
@@ -131,7 +134,7 @@ class Crew(Generic[One_contra, Result_co]):
         await asyncio.wait(closing, timeout=CLOSE_S)
         for one in closing:
             if one.done() and not one.cancelled():
-                one.exception()  # one that is dead has nothing to close
+                one.exception()  # a dead worker has nothing to close: its error is ignored
 
     async def _place(self) -> ActorHandle:
         while True:
@@ -144,7 +147,7 @@ class Crew(Generic[One_contra, Result_co]):
                     raise EnvironmentUnavailable(f"{message} within {START_S:g} s") from None
 
     async def _join(self, actor: ActorHandle) -> None:
-        """Have one more place of a worker, as soon as the worker has opened the job."""
+        """Add one place of a worker to the queue once the worker has opened the job."""
         while True:
             try:
                 refusal = await actor.begin.remote(self._orders)
@@ -165,23 +168,23 @@ class Crew(Generic[One_contra, Result_co]):
 async def workers(
     address: str, job: Job[One_contra, Result_co], places: int
 ) -> AsyncIterator[Crew[One_contra, Result_co]]:
-    """A worker process for each CPU of the cluster, each with room for `places` units at once.
+    """Start one worker process for each CPU of the cluster. Each worker does up to `places` units at once.
 
     Args:
-        address: HOST:PORT of the cluster's head, given on one of its machines; `local` starts one on this machine.
-        job: what every worker opens.
-        places: of each worker.
+        address: HOST:PORT of the head of a cluster that includes this machine; `local` starts a cluster here.
+        job: the job that every worker opens.
+        places: number of units that each worker does at once.
 
     Raises:
-        InvalidInput: the address is none, or no worker has this version of dreamgym, or the job cannot be opened there;
-            or there is a budget, which nobody could keep on several machines.
+        InvalidInput: the address is malformed, no worker has this version of dreamgym, no worker can open the job, or
+            there is a budget, which cannot be kept on several machines.
         EnvironmentUnavailable: the cluster does not answer, or starts no worker.
         MissingPackage: Ray is not installed.
     """
     ledger = current_ledger()
     if ledger is not None and ledger.limit is not None:
         raise InvalidInput("a budget is kept on one machine: leave out --budget or --cluster")
-    with redirect_stdout(sys.stderr):  # Ray tells of dead nodes there, and stdout is the result
+    with redirect_stdout(sys.stderr):  # Ray reports dead nodes on stdout, which is for the result
         ray = await _connected(address)
         try:
             count = int(ray.cluster_resources().get("CPU", 0))
@@ -189,7 +192,7 @@ async def workers(
                 raise EnvironmentUnavailable(f"the cluster at {address!r} has no CPU: start a node with `ray start`")
             start = ray.remote(_worker_class()).options(
                 num_cpus=1,
-                max_concurrency=places + 4,  # asking whether it is there needs room beside the work
+                max_concurrency=places + 4,  # calls of `begin` and `close` need room beside the work
                 max_restarts=-1,
                 max_task_retries=0,
                 scheduling_strategy="SPREAD",
@@ -205,7 +208,7 @@ async def workers(
 
 
 def variables() -> dict[str, str]:
-    """The variables of this process that name a model's endpoint, a key or a setting of dreamgym, for the workers."""
+    """Environment variables to pass to the workers: endpoints and keys of models, and settings of dreamgym."""
     ours = (DSN_VARIABLE, "DREAMGYM_ENCODER")
     return {
         name: value
@@ -224,9 +227,9 @@ def check_reachable_store(address: str, dsn: str | None) -> None:
 
 
 def _error(kind: str, text: str) -> Exception:
-    """An error of another process. One_contra that is not ours gets its name there."""
+    """Rebuild an error of another process. If its class is not ours, a new class gets the same name."""
     named: type[Exception] = getattr(errors, kind, None) or type(kind, (Exception,), {})
-    return named.__new__(named, text)  # not by `__init__`, which may make the text from its parts
+    return named.__new__(named, text)  # without `__init__`, which may expect the parts of the text
 
 
 def _version() -> str:
@@ -234,7 +237,10 @@ def _version() -> str:
 
 
 def _worker_class() -> type:
-    """The class of the workers. Made here, it is sent as code, and so it runs where dreamgym is another or missing."""
+    """The class of the workers.
+
+    Ray sends a class that is made in a function as code. So it runs even where dreamgym is another version or missing.
+    """
 
     class DreamGymWorker:
         def __init__(self) -> None:
@@ -243,7 +249,7 @@ def _worker_class() -> type:
             self._open: asyncio.Task[None] | None = None
 
         async def begin(self, orders: tuple[str, bytes, Mapping[str, str], str]) -> tuple[str, str] | None:
-            """Open the job, once; the error's name and text if that fails."""
+            """Open the job once. Return the class name and text of the error if that fails, else None."""
             version, job, variables, folder = orders
             try:
                 from dreamgym.runs.cluster import _version
@@ -269,7 +275,7 @@ def _worker_class() -> type:
             return None
 
         async def _keep_open(self, job: bytes, opened: asyncio.Future[Callable[[object], Awaitable[object]]]) -> None:
-            # in one task, for what was entered in a task may have to be left there
+            # one task opens and closes the job: some contexts must be left by the task that entered them
             try:
                 async with pickle.loads(job).open() as do:  # noqa: S301
                     opened.set_result(do)
@@ -279,7 +285,7 @@ def _worker_class() -> type:
                     opened.set_exception(error)
 
         async def do(self, unit: bytes) -> tuple[bool | None, str, object]:
-            """Do a unit: (True, "", result), (False, name and text of the error), or (None, "", "") without a job."""
+            """Do a unit. Return (True, "", result), (False, class and text of the error), or (None, "", ""): no job."""
             if self._opened is None or not self._opened.done():
                 return None, "", ""
             from dreamgym.environment import first_reason
@@ -299,13 +305,13 @@ def _worker_class() -> type:
 
 
 async def _connected(address: str) -> ModuleType:
-    """Ray, connected. Raises as `workers` does."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before it is imported: it would report its use over the network
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what it warns of
+    """Connect to the cluster and return the module `ray`. Raises the same errors as `workers`."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # set before the import: Ray would report its use over the network
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # avoids a warning of Ray
     if address == LOCAL:
-        # Ray listens on every interface and runs what it is sent: only who has this run's token may send it something.
+        # Ray listens on every interface and runs any code sent to it. Only holders of this run's token may send some.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once a process
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once per process
     try:
         import ray
     except ImportError as error:
@@ -321,7 +327,7 @@ async def _connected(address: str) -> ModuleType:
             logging_level="ERROR",
             **(options if address == LOCAL else {}),
         )
-    except (Exception, SystemExit) as error:  # its own way to say that nobody answers, versions included
+    except (Exception, SystemExit) as error:  # Ray's ways to report that nobody answers, or another version
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if "AuthenticationError" in f"{error!r} {error.__cause__}":
             reason = "it wants its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
@@ -331,9 +337,9 @@ async def _connected(address: str) -> ModuleType:
 
 
 async def _probe(address: str) -> None:
-    """Raises InvalidInput if it is no address, EnvironmentUnavailable if no head of a Ray cluster answers there.
+    """Raises InvalidInput if it is not an address, EnvironmentUnavailable if no head of a Ray cluster answers there.
 
-    Ray ends the process if nobody answers, after two minutes.
+    Without this check, Ray would end the process after two minutes if nobody answers.
     """
     host, _, port = address.rpartition(":")
     if not host or "/" in address or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -342,7 +348,7 @@ async def _probe(address: str) -> None:
     try:
         async with asyncio.timeout(PROBE_S):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-            # The head speaks gRPC, that is HTTP/2: a greeting and empty settings are answered by settings, type 4.
+            # The head speaks gRPC, that is HTTP/2: it answers a preface and empty settings with settings, type 4.
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
             try:
                 is_grpc = os.environ.get("RAY_USE_TLS", "0") != "0" or (await reader.readexactly(9))[3] == 4

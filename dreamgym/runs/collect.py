@@ -1,4 +1,4 @@
-"""Playing an environment with a behaviour or an agent, and keeping what happened."""
+"""Plays an environment with a behaviour or an agent, and keeps the episodes."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ async def collect(
     seed: int = 0,
     cluster: str | None = None,
 ) -> Collecting:
-    """Play episodes that are not there yet, and keep each as soon as it is over.
+    """Play the episodes that are not there yet, and keep each as soon as it is over.
 
     Args:
         env: the environment, its name, or its folder.
         agent: a behaviour of the real environment, or an agent as `load_agent` takes it.
-        episodes: how many in all; tasks are taken in turn, episode i is seeded with seed + i.
+        episodes: number of episodes in all. They take the tasks in turn; episode i has the seed `seed + i`.
         against: the real environment, or a dream of it.
         out: a JSONL file to append to; None: the replay buffer.
-        split: whose tasks are played.
-        workers: how many episodes are played at once; on a cluster, in each of its workers.
+        split: split of the tasks.
+        workers: number of episodes that are played at once; on a cluster, by each of its workers.
         policy_url: the chat completions endpoint behind an agent; a behaviour needs none.
         model: the experience model of a dream.
-        dsn: of the store; None: the embedded server.
-        seed: of the first episode.
+        dsn: DSN of the store; None: the embedded server.
+        seed: seed of the first episode.
         cluster: address of the Ray cluster that plays; None: this process.
 
     Returns:
-        What was played, won and failed.
+        The numbers of played and won episodes, and the ids of failed ones.
 
     Raises:
-        InvalidInput: an agent without a chat model, no tasks, or another collection writes to `out`.
-        EnvironmentUnavailable: no episode could be played, or too many failed one after another.
+        InvalidInput: an agent has no chat model, there are no tasks, or another collection writes to `out`.
+        EnvironmentUnavailable: no episode could be played, or too many failed in a row.
     """
     spec, where = load_spec(env) if isinstance(env, str) else env, Against(against)
     real = real_for(env, spec, where)
@@ -116,7 +116,7 @@ async def collect(
 
 @dataclass(frozen=True)
 class Playing:
-    """Who plays where: all that a process needs to play any episode of a collection."""
+    """All that a process needs to play any episode of a collection."""
 
     env: EnvironmentSpec | str
     spec: EnvironmentSpec
@@ -129,7 +129,7 @@ class Playing:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Play]:
-        """In a worker of a cluster: one function for all of its places."""
+        """Open the players in a worker of a cluster. All places of the worker share the function that it yields."""
         async with self.players(None, self.workers) as players:
             free = asyncio.Queue[Play]()
             for player in players:
@@ -146,11 +146,11 @@ class Playing:
 
     @asynccontextmanager
     async def players(self, store: Store | None, count: int) -> AsyncIterator[Sequence[Play]]:
-        """So many players.
+        """Open players.
 
         Args:
-            store: what a dream knows; None: the one at `dsn` is opened.
-            count: how many.
+            store: store with the recordings of a dream; None: the one at `dsn` is opened.
+            count: number of players.
         """
         real = real_for(self.env, self.spec, self.against)
         behaviour = real.behaviours.get(self.agent) if real is not None else None

@@ -1,4 +1,4 @@
-"""What a run says to the person who started it, on stderr; results go to stdout."""
+"""Messages of a run to the person who started it. They go to stderr; results go to stdout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def say(text: str) -> None:
 
 
 def now_and_then(speak: Callable[[str], None]) -> Callable[[str], None]:
-    """`speak`, but not more often than a person can read."""
+    """Return a function that calls `speak` at most once in SPEAK_EVERY_S seconds."""
     spoken = time.monotonic()
 
     def progress(text: str) -> None:

@@ -23,14 +23,14 @@ def demo(out: Path, env: str = "coin", *, full: bool = False) -> str:
     Args:
         out: run folder; an interrupted demonstration in it is continued.
         env: the game, `coin` or `alfworld`.
-        full: of `coin`: three seeds and 100 updates instead of one seed and 25.
+        full: for `coin` only: three seeds and 100 updates instead of one seed and 25.
 
     Returns:
         The report and the two episodes, as text.
 
     Raises:
-        UnknownName: another game.
-        InvalidInput: `full` is for `coin`, or the game's data are not here.
+        UnknownName: there is no demonstration of this game.
+        InvalidInput: `full` is given for a game other than `coin`, or the game's data are not here.
     """
     if env not in DEMONSTRATED:
         raise UnknownName("demonstration", env, DEMONSTRATED)
@@ -52,7 +52,7 @@ def demonstrate(file: Path, out: Path, command: str) -> str:
         task = tasks_of(first.spec, "train", first.real)[0]
         dsn = first.database("side_by_side", plan.arm[0])
         episodes = side_by_side(folder / "side_by_side.txt", plan.env, task, dsn)
-        # a task that nobody recorded, for `dreamgym view`: there dream and reality part
+        # a task that was not recorded, for `dreamgym view`: in it, dream and real game differ
         unknown = tasks_of(first.spec, "dev", first.real)[0]
         side_by_side(folder / "not_recorded.txt", plan.env, unknown, dsn)
     shutil.rmtree(database_folder(folder), ignore_errors=True)

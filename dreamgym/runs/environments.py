@@ -1,4 +1,4 @@
-"""Which real environments there are, what they are, and whether they work here."""
+"""Lists and describes the real environments, and tests if they work on this machine."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ class Listed(Frozen):
 
     name: str
     is_playable: bool
-    """Its packages are here and it tells its tasks; `doctor` says whether it plays."""
+    """True if its packages are installed and it lists its tasks. Only `doctor` tests if it can be played."""
     missing: str | None = None
-    """What is missing, with the command that brings it."""
+    """Missing packages with the command that installs them, or the error of loading the environment."""
     description: str = ""
 
 
 class EnvironmentCard(Frozen):
-    """What `env show` tells."""
+    """The description that `env show` prints."""
 
     name: str
     description: str
     rules: str
     tools: tuple[JsonObject, ...]
     tasks: dict[str, int]
-    """How many there are, by split."""
+    """Number of tasks by split."""
     behaviours: tuple[str, ...]
     max_steps: int
     deterministic: bool
     states: str
     """`explicit` or `text`."""
     options: JsonObject
-    """What it was created with."""
+    """Options that the environment was created with."""
     packages: dict[str, str | None]
-    """Version of each package that it needs; None where it is not here."""
+    """Version of each package that it needs; None if the package is not installed."""
 
 
 class Check(Frozen):
-    """One thing that `env doctor` tried."""
+    """One test of `env doctor`."""
 
     what: str
     fault: str | None = None
 
 
 class Diagnosis(Frozen):
-    """What `env doctor` found."""
+    """The result of `env doctor`."""
 
     name: str
     packages: dict[str, str | None]
@@ -63,17 +63,21 @@ class Diagnosis(Frozen):
 
     @property
     def is_well(self) -> bool:
-        """Everything that was tried worked."""
+        """True if every test passed."""
         return all(check.fault is None for check in self.checks)
 
 
 def list_all() -> list[Listed]:
-    """Every registered environment, by name, and whether it can be played here."""
+    """Every registered environment, in the order of the names, and whether it can be played here."""
     return [listed(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
 
 
 def real_named(name: str) -> RealEnvironment:
-    """By name or folder. Raises InvalidInput for a folder that names code by its place: looking at it runs none."""
+    """The real environment with this name or folder.
+
+    Raises:
+        InvalidInput: the folder has code of its own, which must not run when somebody only looks at the environment.
+    """
     if not (Path(name) / "env.toml").is_file():
         return load_real(name)
     spec = EnvironmentSpec.load(Path(name))
@@ -91,7 +95,7 @@ def _point(name: str) -> EntryPoint | None:
 
 
 def _packages(point: EntryPoint | None, options: JsonObject | None = None) -> tuple[dict[str, str | None], str | None]:
-    """The packages with their versions, and a sentence on what is missing."""
+    """The packages with their versions, and a sentence on what is missing or None."""
     if point is None:
         return {}, None
     packages = installed(packages_of(point, options))
@@ -103,7 +107,7 @@ def _packages(point: EntryPoint | None, options: JsonObject | None = None) -> tu
 
 
 def listed(point: EntryPoint) -> Listed:
-    """Whether a registered environment can be played here, without playing it."""
+    """Find out whether a registered environment can be played here, without playing it."""
     _, missing = _packages(point)
     if missing is not None:
         return Listed(name=point.name, is_playable=False, missing=missing)
@@ -117,7 +121,7 @@ def listed(point: EntryPoint) -> Listed:
 
 
 def _tasks(spec: EnvironmentSpec, real: RealEnvironment) -> dict[str, int]:
-    """How many tasks there are by split: the environment's own, or those of the folder that describes it."""
+    """Number of tasks by split: the environment's own, or else those of the folder that describes it."""
     counts = {}
     for split in SPLITS:
         try:
@@ -130,7 +134,7 @@ def _tasks(spec: EnvironmentSpec, real: RealEnvironment) -> dict[str, int]:
 
 
 def show(name: str) -> EnvironmentCard:
-    """What an environment is. Raises InvalidInput or UnknownName."""
+    """Describe an environment. Raises InvalidInput or UnknownName."""
     real, spec = real_named(name), load_spec(name)
     return EnvironmentCard(
         name=spec.name,
@@ -148,7 +152,7 @@ def show(name: str) -> EnvironmentCard:
 
 
 async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int = 0) -> Diagnosis:
-    """Try an environment: its packages, its tasks, a few episodes at random, the contract."""
+    """Test an environment: its packages, its tasks, a few episodes at random, and the contract of an environment."""
     from dreamgym.testing import check_environment
 
     packages, missing = _packages(_point(name))
@@ -177,7 +181,7 @@ async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int =
 
 
 def described(shown: EnvironmentCard) -> str:
-    """An environment as a person reads it."""
+    """The description of an environment as text."""
     lines = [
         f"{shown.name}: {shown.description}",
         "",
@@ -203,7 +207,7 @@ def _versions(packages: dict[str, str | None]) -> str:
 
 
 def reported(found: Diagnosis) -> str:
-    """A diagnosis as a person reads it."""
+    """The diagnosis of an environment as text."""
     lines = [f"{found.name}" + (f" ({_versions(found.packages)})" if found.packages else "")]
     for what, fault in ((check.what, check.fault) for check in found.checks):
         lines += [f"  ok      {what}" if fault is None else f"  FAILED  {what}: {fault}"]

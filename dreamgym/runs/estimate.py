@@ -1,7 +1,7 @@
-"""What a run will ask of a language model, said before it begins.
+"""Estimates the calls of a language model that a run will make, and their cost, before the run begins.
 
-The recordings tell how long episodes are, how many of their steps need the model, and how long its prompts and answers
-are: a few recorded steps go through the dream as if they were asked now, up to the question, which is counted and not
+The recordings show how long episodes are, how many of their steps need the model, and how long its prompts and answers
+are. For this, a few recorded steps go through the dream up to the question to the model, which is counted and not
 asked.
 """
 
@@ -29,19 +29,19 @@ from dreamgym.prices import Price, is_in_process, price_of
 from dreamgym.types import TokenUsage, Trajectory
 
 SAMPLED = 24
-"""Recorded steps that are counted."""
+"""Number of recorded steps that are sampled for an estimate."""
 KNOWN = 50
-"""Recorded trajectories that the counted steps are shown examples from."""
+"""Number of recorded trajectories from which the sampled steps are shown examples."""
 USUAL, MOST = 4, 5
-"""Characters of a token: usually, and at most; at least CHARACTERS_PER_TOKEN."""
+"""Characters per token: usually, and at most. The least is CHARACTERS_PER_TOKEN."""
 THOUGHT = 60
 """Tokens of reasoning that a model usually writes before an answer."""
 JUDGED = 3
-"""Questions to the judge about one claimed success."""
+"""Number of questions to the judge about one claimed success."""
 
 
 class Range(NamedTuple):
-    """A number that is not known yet."""
+    """A lower, a usual and an upper estimate of a number."""
 
     low: float
     usual: float
@@ -49,19 +49,19 @@ class Range(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Calls of a language model, and tokens of each."""
+    """Estimated calls of a language model, and the tokens of each call."""
 
     calls: Range
     prompt: Range
     """Tokens of a prompt."""
     written: Range
-    """Tokens of an answer, its reasoning included; what a model thinks apart from that is not."""
+    """Tokens of an answer, including its reasoning. A model's thinking outside the answer is not included."""
     basis: str
     price: Price | None
 
     @property
     def dollars(self) -> Range | None:
-        """None if the price is not known. At best half of each prompt is in the endpoint's cache."""
+        """Cost in dollars; None if the price is not known. At best, half of each prompt is in the endpoint's cache."""
         if self.price is None:
             return None
         told = []
@@ -91,14 +91,14 @@ class Estimate(NamedTuple):
 async def of_steps(
     spec: EnvironmentSpec, chosen: Setting, known: Sequence[Trajectory], steps: Sequence[RecordedStep], *, seed: int = 0
 ) -> Estimate | None:
-    """The estimate of predicting these recorded steps once; None for a model that computes in this process.
+    """Estimate the cost of predicting these recorded steps once; None for a model that runs in this process.
 
     Args:
-        spec: what was recorded.
-        chosen: the model, and what is left out.
-        known: what the dream knows.
-        steps: are predicted.
-        seed: of the draw of those that are counted.
+        spec: the recorded environment.
+        chosen: the model, and the parts that are left out.
+        known: trajectories that the dream knows.
+        steps: steps to predict.
+        seed: seed that draws the sampled steps.
     """
     if is_in_process(chosen.model):
         return None
@@ -140,23 +140,24 @@ async def of_episodes(
     alike: int = 1,
     seed: int = 0,
 ) -> Estimate | None:
-    """The estimate of playing so many episodes in a dream of these recordings; None as for `of_steps`.
+    """Estimate the cost of playing episodes in a dream of these recordings.
 
-    Nothing recorded tells nothing: then it is None too.
+    Returns None for a model that runs in this process, and if nothing is recorded.
 
     Args:
-        spec: what was recorded.
-        chosen: the model, and what is left out.
-        recorded: all of it.
-        episodes: how many are played.
-        alike: so many of them have the same task and seed; at best they do the same, and each question is asked once.
-        seed: of the draw of the steps that are counted.
+        spec: the recorded environment.
+        chosen: the model, and the parts that are left out.
+        recorded: all recorded trajectories.
+        episodes: number of episodes to play.
+        alike: number of episodes with the same task and seed. At best all of them do the same, so that each question
+            is asked only once.
+        seed: seed that draws the sampled steps.
     """
     played = [one for one in recorded if one.transitions]
     if is_in_process(chosen.model) or not played:
         return None
     known, apart = played[1:], played[:1]
-    if len(played) > 1:  # steps of many episodes, each with others' episodes as examples
+    if len(played) > 1:  # sample steps of many episodes, with the other episodes as examples
         apart = played[:: max(2, len(played) // SAMPLED)]
         ids = {one.id for one in apart}
         known = [one for one in played if one.id not in ids]
@@ -177,13 +178,13 @@ async def of_episodes(
 
 
 def of_prompts(model: str, prompts: Sequence[str], written: Range, basis: str) -> Estimate | None:
-    """The estimate of asking these questions once; None for a model that computes in this process.
+    """Estimate the cost of asking these questions once; None for a model that runs in this process.
 
     Args:
         model: as in `--model`.
-        prompts: all that is sent, a text a question.
+        prompts: the whole text of each question.
         written: tokens of an answer.
-        basis: where the numbers come from.
+        basis: where the numbers come from, for the printed text.
     """
     if is_in_process(model) or not prompts:
         return None
@@ -198,7 +199,7 @@ def of_prompts(model: str, prompts: Sequence[str], written: Range, basis: str) -
 
 
 def say_estimate(estimate: Estimate | None, speak: Callable[[str], None]) -> None:
-    """Say it, if there is one."""
+    """Pass the text of the estimate to `speak`, if there is an estimate."""
     if estimate is not None:
         speak(str(estimate))
 
@@ -209,7 +210,7 @@ def _tokens(characters: float, more: Range = Range(0, 0, 0)) -> Range:  # noqa: 
 
 
 class _Counting:
-    """An experience model that answers nothing, and shows what it was asked last."""
+    """An experience model that answers nothing and keeps the last query."""
 
     name = "counting"
     demonstrations = 5

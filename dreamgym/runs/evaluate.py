@@ -1,4 +1,4 @@
-"""How often a trained policy succeeds, with an interval."""
+"""Measures how often a trained policy succeeds, with an interval."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ async def evaluate(
     seed: int = 0,
     cluster: str | None = None,
 ) -> Evaluation:
-    """Play each task once by sampling, and count successes. Nothing of it is stored.
+    """Play each task once by sampling, and count successes. The episodes are not stored.
 
     Args:
         env: the environment, its name, or its folder.
         policy: the checkpoint folder.
         against: the real environment, or a dream of it.
         agent: an agent with the policy behind it; None: the policy acts by itself.
-        split: whose tasks are played.
-        episodes: the last so many tasks of the split.
+        split: split of the tasks.
+        episodes: number of tasks, taken from the end of the split.
         model: the experience model of a dream.
         without: parts of the dream that are left out.
-        dsn: of the store that a dream is grounded in; None: the embedded server.
+        dsn: DSN of the store that a dream is grounded in; None: the embedded server.
         seed: fixes the sampled tokens.
-        cluster: address of the Ray cluster that plays, each worker with the policy's folder; None: this process.
+        cluster: address of the Ray cluster that plays; each worker must have the policy's folder. None: this process.
     """
     from dreamgym_integrations.trainers.policy.model import load_policy
 
@@ -85,5 +85,5 @@ async def evaluate(
             )
             player = SpreadPlayer(await stack.enter_async_context(workers(cluster, job, 1)))
         result = await probe.evaluate(player, tasks, seed=seed)
-        check_budget()  # of an agent's episodes, those that could not be played count as failed
+        check_budget()  # an agent's episodes that the budget cut off were counted as failed
         return result

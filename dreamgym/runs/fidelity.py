@@ -1,6 +1,6 @@
-"""How true a simulation is: the short report of `check` and the long one of `fidelity`, over the same measurement.
+"""Measures how true a simulation is. `check` makes a short report and `fidelity` a long one from the same measurement.
 
-Neither reads or writes a database: the dream knows the recorded trajectories that are not held out, and nothing else.
+Neither reads or writes a database. The dream knows only the recorded trajectories that are not held out.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ def check(
     seed: int = 0,
     say: Say = silent,
 ) -> CheckReport:
-    """Compare the answers to held-out recorded calls with the recorded ones.
+    """Compare answers to held-out recorded calls with the recorded answers.
 
-    Ctrl-C and a spent budget leave what there is.
+    After Ctrl-C or a spent budget, the report covers the calls that were compared until then.
 
     Args:
         env: the environment, or its folder.
-        against: a dream predicts the calls, or the real system is played again.
-        model: of the dream, as a setting: `nearest without history -k 5`; None: the default model.
-        trajectories: JSONL of recorded trajectories; None: the folder's.
+        against: a dream predicts the answers, or the calls are played again on the real system.
+        model: model of the dream, as a setting: `nearest without history -k 5`; None: the default model.
+        trajectories: JSONL file of recorded trajectories; None: the file of the folder.
         held_out: share of the trajectories that is compared; a dream knows the others.
-        out: a folder for the report and the held-out trajectories, as `dreamgym view` shows them; None: neither.
-        seed: of the split.
-        say: is told how far it is.
+        out: folder for the report and the held-out trajectories, which `dreamgym view` shows; None: no files.
+        seed: seed of the split.
+        say: is called with the progress.
 
     Raises:
-        InvalidInput: nothing can be held out, a model is named for the real system, its endpoint cannot be asked, or
-            `trajectories` is missing.
+        InvalidInput: nothing can be held out, a model is given for the real system, the model's endpoint cannot be
+            asked, or `trajectories` is missing.
     """
     against = Against(against)
     if against is Against.REAL and model is not None:
@@ -78,7 +78,7 @@ def check(
     calls: list[Compared] = []
     if against is Against.REAL:
         real, name, shown = real_of(spec), None, None
-        # takes out of real answers what was taken out of the recordings
+        # redacts the real answers as the recordings were redacted
         redact = Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None
 
         async def compare() -> None:
@@ -141,26 +141,30 @@ def fidelity(
     cluster: str | None = None,
     say: Say = silent,
 ) -> FidelityReport:
-    """Measure one setting, or compare two, on held-out recordings. Ctrl-C and a spent budget leave what there is.
+    """Measure one setting, or compare two, on held-out recordings.
+
+    After Ctrl-C or a spent budget, the report covers what was measured until then.
 
     Args:
         env: the environment, or its folder.
         models: one or two settings, such as `nearest without history -k 5`; an empty string: the default model.
-        trajectories: JSONL of recorded trajectories; None: the folder's.
-        held_out: share of the trajectories that is predicted and not known.
-        limit: so many held-out steps are predicted, drawn by the seed; None: all.
-        known: so many recorded transitions are known, drawn by the seed; None: all that are not held out.
-        closed_loop: so many held-out tasks are played in dream and reality, and the dream's reward is attacked.
-        judge: the model that scores the paper's four criteria as well.
-        prices: of reality.
-        parallel: steps that are asked for at a time; on a cluster, by each of its workers.
-        out: folder for the report, its page and the calibration; no answer that is kept there is asked for again.
-        seed: of every draw.
-        cluster: address of the Ray cluster that predicts the steps; None: this process, which does all the rest.
-        say: is told how far it is.
+        trajectories: JSONL file of recorded trajectories; None: the file of the folder.
+        held_out: share of the trajectories that is predicted and that the dream does not know.
+        limit: number of held-out steps to predict, drawn by the seed; None: all.
+        known: number of recorded transitions that the dream knows, drawn by the seed; None: all that are not held out.
+        closed_loop: number of held-out tasks to play in dream and reality. If it is not 0, the dream's reward is
+            attacked too.
+        judge: model that scores the paper's four criteria as well.
+        prices: prices of reality.
+        parallel: number of steps that are asked for at a time; on a cluster, by each of its workers.
+        out: folder for the report, its page and the calibration. Answers that are kept there are not asked for again.
+        seed: seed of every random draw.
+        cluster: address of the Ray cluster that predicts the steps; None: this process. This process does the rest.
+        say: is called with the progress.
 
     Raises:
-        InvalidInput: nothing can be held out or compared, the judge cannot judge, or there are more than two settings.
+        InvalidInput: nothing can be held out or compared, the judge is not a language model, or there are more than two
+            settings.
     """
     if len(models) > 2:
         raise InvalidInput(f"expected one --model, or two to compare, got {len(models)}")
@@ -241,14 +245,14 @@ def fidelity(
 
 @dataclass(frozen=True)
 class Predicting:
-    """A setting that predicts held-out steps: what a worker of a cluster opens for it."""
+    """The job of predicting held-out steps with a setting, for the workers of a cluster."""
 
     given: Material
     setting: Setting
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Callable[[int], Awaitable[Compared]]]:
-        """Load the model; the result predicts the step with this number."""
+        """Load the model. The function that it yields predicts the held-out step with a given index."""
         given, chosen = self.given, self.setting
         model = load_model(chosen.model or None, env=given.spec.name)
         try:
@@ -270,15 +274,15 @@ class Predicting:
 def _spread(
     crew: Crew[int, Compared], given: Material, steps: Iterable[RecordedStep]
 ) -> AsyncGenerator[Compared, None]:
-    """Have the workers predict these of the held-out steps."""
+    """Have the workers predict these held-out steps."""
     numbers = {step.key: number for number, step in enumerate(given.steps)}
     return as_done(crew.do, [numbers[step.key] for step in steps], crew.places)
 
 
 def _write(report: FidelityReport, given: Material, running: Sequence[Measurement], out: Path, say: Say) -> None:
-    """Write the report and its page, the steps and episodes behind its numbers, and the calibration of one setting.
+    """Write the report and its page, the steps and episodes behind its numbers and, for one setting, its calibration.
 
-    Each file is there whole or not at all.
+    Each file is written whole or not at all.
     """
     files = {
         behind.FILE: _lines(step for one in running for step in one.behind()),
@@ -328,7 +332,7 @@ def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Traj
 
 
 async def _require_reachable(model: ExperienceModel) -> None:
-    """Raises InvalidInput if no question could be answered: that would be measured as a model that is never right."""
+    """Raises InvalidInput if the model cannot be asked: it would be measured as a model that is never right."""
     try:
         if isinstance(model, Reachable):
             await model.check_reachable()
@@ -337,7 +341,7 @@ async def _require_reachable(model: ExperienceModel) -> None:
 
 
 def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
-    """The trajectories that some fitted model has learned; None if none is fitted."""
+    """Ids of the trajectories that a fitted model has learned; None if no model is fitted."""
     fitted = [read_fitting(Path(one.model)) for one in chosen if one.model and Path(one.model).is_dir()]
     learned = [one.learned for one in fitted if one is not None]
     if not learned:
@@ -347,7 +351,7 @@ def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
 
 
 def _uninterrupted(work: Coroutine[None, None, None]) -> bool:
-    """Do the work. False if Ctrl-C or a spent budget ended it."""
+    """Do the work. Return False if Ctrl-C or a spent budget ended it."""
     try:
         asyncio.run(work)
     except (BudgetSpent, KeyboardInterrupt):

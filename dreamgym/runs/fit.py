@@ -1,4 +1,4 @@
-"""Fitting an experience model to what was recorded of one environment."""
+"""Fits an experience model to the recordings of one environment."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dreamgym.runs.opening import stored_trajectories
 from dreamgym.types import Trajectory
 
 SHOWN = 3
-"""Recorded transitions that each row shows unless another number is asked for."""
+"""Default number of recorded transitions that each training row shows."""
 TRAINED_PARTS = (Part.HISTORY, Part.RETRIEVAL, Part.REASONING, Part.STATE)
-"""Parts that a row can lack; the other parts do not belong to the model."""
+"""Parts of the method that a training row can leave out. The other parts do not belong to the model."""
 
 
 def fit(
@@ -41,31 +41,32 @@ def fit(
     dsn: str | None = None,
     seed: int = 0,
 ) -> Path:
-    """Fit an experience model to recorded transitions. Ctrl-C saves; `resume` goes on with the same updates.
+    """Fit an experience model to recorded transitions. Ctrl-C saves; `resume` continues with the same updates.
 
     Args:
         env: the environment's name, or its folder.
         base: the model to start from: `tiny`, `local`, a .gguf file, or a checkpoint folder.
         out: folder of the fitted model; must not exist yet.
         lora: train low-rank adapters and merge them at the end.
-        k: recorded transitions that each row shows.
-        without: parts that every row lacks, of TRAINED_PARTS.
-        steps: updates at most; None: 1500 for tiny, else 600. It ends earlier if the held-out loss no longer falls.
-        batch: rows of an update, over all processes.
+        k: number of recorded transitions that each row shows.
+        without: parts among TRAINED_PARTS that every row leaves out.
+        steps: maximum number of updates; None: 1500 for tiny, else 600. The fit ends earlier if the held-out loss no
+            longer falls.
+        batch: number of rows per update, over all processes.
         learning_rate: None: 3e-3 for tiny, 2e-4 with `lora`, else 2e-5.
         max_tokens: longer rows are left out, and counted.
-        held_out: share of the trajectories that is not learned.
-        card_steps: held-out steps that are predicted for the model card.
-        trajectories: JSONL to learn from; None: that of the folder, else the replay buffer.
+        held_out: share of the trajectories that is not trained on.
+        card_steps: number of held-out steps that are predicted for the model card.
+        trajectories: JSONL file to learn from; None: the file of the folder, else the replay buffer.
         resume: continue an interrupted fit from its newest checkpoint.
-        dsn: of the store; None: the embedded server.
+        dsn: DSN of the store; None: the embedded server.
         seed: fixes every random draw.
 
     Returns:
         The folder of the fitted model.
 
     Raises:
-        InvalidInput: nothing is recorded, or the settings do not fit.
+        InvalidInput: nothing is recorded, or a setting cannot be used.
     """
     if unknown := [part.value for part in without if part not in TRAINED_PARTS]:
         raise InvalidInput(
@@ -104,7 +105,7 @@ def fit(
 
 
 def _recorded(spec: EnvironmentSpec, env: str, file: Path | None, dsn: str | None) -> Sequence[Trajectory]:
-    """Recorded trajectories, none of them dreamed. Raises InvalidInput where there are none."""
+    """Recorded trajectories without dreamed ones. Raises InvalidInput if there are none."""
     if file is not None or (Path(env) / "trajectories.jsonl").is_file():
         return recorded_of(spec, env, file)
     if found := asyncio.run(stored_trajectories(spec, dsn)):

@@ -1,4 +1,4 @@
-"""Conversations, traces and runs that people already have, into the store or into a file."""
+"""Imports existing conversations, traces and runs into the store or into a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dreamgym.runs.opening import open_store
 from dreamgym.runs.seed import claim, folder_of
 
 REASONS = 20
-"""How many reasons of one kind are printed."""
+"""Maximum number of reasons of one kind that are printed."""
 
 
 async def import_files(
@@ -29,15 +29,15 @@ async def import_files(
     out: Path | None = None,
     dsn: str | None = None,
 ) -> None:
-    """Import what can be used, and say what cannot and why.
+    """Import what can be used, and print what cannot and why.
 
     Args:
-        files: plain, or .xz or .gz; the name of a format first is like `format_`.
+        files: files, plain, .xz or .gz. A format's name in the first place is taken as `format_`.
         env: an environment's name or folder.
-        format_: of all the files; None: each is looked at.
-        new: make the folder `env` of the tool definitions and the episodes in the files.
-        out: write JSONL here instead of storing.
-        dsn: of the store; None: the embedded server.
+        format_: format of all files; None: it is detected for each file.
+        new: make the folder `env` from the tool definitions and the episodes in the files.
+        out: JSONL file to write instead of storing.
+        dsn: DSN of the store; None: the embedded server.
 
     Raises:
         InvalidInput: a file or the environment cannot be used, or nothing in the files can.
@@ -73,7 +73,7 @@ async def import_files(
 
 
 def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> EnvironmentSpec:
-    """The environment, made from the tool definitions that were found where that is asked for."""
+    """The environment. With `new`, it is made from the tool definitions that were found."""
     folder = Path(env)
     tools, differing = defined_tools(item for _, item in found)
     if new:
@@ -93,7 +93,7 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Envi
 
 
 def tell(report: ImportReport, redact: Redact | None = None) -> None:
-    """Say what was found, and what could not be used and why; reasons may quote the files and are redacted."""
+    """Print what was found, and what could not be used and why. Reasons may quote the files, so they are redacted."""
     by_format = ", ".join(f"{count} {name}" for name, count in report.formats.items())
     steps = sum(len(trajectory.transitions) for trajectory in report.trajectories)
     total = len(report.trajectories) + report.repeated + len(report.skipped)

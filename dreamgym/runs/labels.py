@@ -1,4 +1,4 @@
-"""Labels of recorded runs: what a person says of their task, answer and outcome."""
+"""Labels of recorded runs: the task, answer and outcome that a person adds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTCOMES = {"yes": True, "no": False, "true": True, "false": False, "1": True, "
 
 
 def note(folder: Path, notes: Mapping[str, JsonObject]) -> FolderReport | None:
-    """Add what is said of each run to its recording, and bring the folder up to date."""
+    """Add the labels of each run to its recording, and bring the folder up to date."""
     from dreamgym_server.recorder.recording import add_notes
 
     from dreamgym.recordings.folder import update_folder
@@ -32,7 +32,7 @@ def note(folder: Path, notes: Mapping[str, JsonObject]) -> FolderReport | None:
 
 
 def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
-    """What a table says of each run. Raises InvalidInput naming the line; then nothing is noted."""
+    """Read the labels of each run from a table. A bad line raises InvalidInput with its number; no label is added."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as text:
             lines = list(csv.reader(text, dialect="excel-tab"))

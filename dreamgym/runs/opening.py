@@ -1,7 +1,7 @@
-"""The one way to open an environment, simulated or real: in this process, or behind a server in it.
+"""Opens an environment, simulated or real, in this process or behind a server in this process.
 
-A dream is grounded in a store, which is opened too unless one is given; its language model is asked each question once.
-What is measured must leave no trace: a server of `served` stores nothing unless it is told where.
+A dream is grounded in a store, which is opened too unless the caller gives one. Its language model is asked each
+question only once. A measurement must leave no trace, so a server of `served` stores nothing unless it gets a buffer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPLITS = ("train", "dev", "test")
 
 
 class Against(StrEnum):
-    """Where an episode is played."""
+    """The environment that an episode is played in: a dream or the real one."""
 
     DREAM = "dream"
     REAL = "real"
@@ -46,10 +46,10 @@ class Against(StrEnum):
 
 @asynccontextmanager
 async def open_store(dsn: str | None = None, encoder: str | None = None) -> AsyncIterator[Store]:
-    """The store at a DSN, else at that of the variable DREAMGYM_DSN, else on the embedded server.
+    """Open the store at `dsn`, else at the DSN in the variable DREAMGYM_DSN, else on the embedded server.
 
     Raises:
-        StoreError: it cannot be reached, or was filled with another encoder.
+        StoreError: the store cannot be reached, or was filled with another encoder.
     """
     from dreamgym.replay import postgres
 
@@ -61,18 +61,18 @@ async def open_store(dsn: str | None = None, encoder: str | None = None) -> Asyn
 
 
 async def stored_trajectories(spec: EnvironmentSpec, dsn: str | None) -> Sequence[Trajectory]:
-    """What is recorded of an environment in the store, none of it dreamed."""
+    """Recorded trajectories of an environment in the store, without dreamed ones."""
     async with open_store(dsn) as store:
         return await store.buffer.trajectories(spec.name)
 
 
 def dream_setting(model: str | None, without: Collection[Part] = (), against: Against | str = Against.DREAM) -> Setting:
-    """The model of a dream to play in, and what is left out of it.
+    """The setting of a dream: its experience model, and the parts of the method that are left out.
 
     Args:
         model: as in `--model`, such as `local without history,state`; None: the default model.
-        without: more parts that are left out.
-        against: where is played.
+        without: further parts to leave out.
+        against: the environment to play in, the dream or the real one.
 
     Raises:
         InvalidInput: the setting has a -k, or leaves parts out of the real environment.
@@ -98,21 +98,21 @@ async def open_worlds(
     calibration: Calibration | None = None,
     min_confidence: float = 0.0,
 ) -> AsyncIterator[Worlds]:
-    """An environment to play in: `worlds.create(id)` makes one world, `served(worlds)` a server of them.
+    """Open an environment to play in: `worlds.create(id)` makes one world, `served(worlds)` a server of them.
 
     Args:
-        env: the environment, its name, or its folder. What is new in a folder is stored first for a dream of it.
+        env: the environment, its name, or its folder. For a dream, new recordings in the folder are stored first.
         against: the simulation or the real system.
         model: the experience model, as in `--model`: `local without history`.
-        store: what a dream knows; None: the one at `dsn` is opened.
-        dsn: of the store; None: the embedded server.
-        without: more parts of the method that are left out.
+        store: store with the recordings of a dream; None: the one at `dsn` is opened.
+        dsn: DSN of the store; None: the embedded server.
+        without: further parts of the method to leave out.
         calibration: gives answers their confidence.
-        min_confidence: an episode ends if an answer has less.
+        min_confidence: an episode ends if the confidence of an answer is lower.
 
     Raises:
-        InvalidInput: the model or the environment means nothing here, parts are left out of the real environment, or
-            the store holds another folder's environment of the same name.
+        InvalidInput: the model or the environment cannot be used, parts are left out of the real environment, or the
+            store holds another folder's environment of the same name.
         UnknownName: there is no such environment.
         StoreError: the store cannot be reached.
     """
@@ -144,12 +144,12 @@ async def open_worlds(
 async def open_seeded(
     env: EnvironmentSpec | str, store: Store | None = None, dsn: str | None = None
 ) -> AsyncIterator[tuple[EnvironmentSpec, Store]]:
-    """An environment and the store with all that its folder has recorded. What is new there is stored first.
+    """Open an environment and its store. New recordings in the environment's folder are stored first.
 
     Args:
         env: the environment, its name, or its folder.
-        store: an open one; None: the one at `dsn` is opened.
-        dsn: of the store; None: the embedded server.
+        store: an open store; None: the one at `dsn` is opened.
+        dsn: DSN of the store; None: the embedded server.
 
     Raises:
         InvalidInput: the store holds another folder's environment of the same name.
@@ -169,11 +169,11 @@ async def open_seeded(
 
 @asynccontextmanager
 async def served(worlds: Worlds, kept: ReplayBuffer | None = None) -> AsyncIterator[str]:
-    """A server of these worlds in this process: its URL, which has its token in it.
+    """Serve an environment from this process, and yield the server's URL, which contains its token.
 
     Args:
-        worlds: what is served.
-        kept: where finished episodes go; None: nowhere.
+        worlds: the environment to serve.
+        kept: buffer that stores finished episodes; None: they are not stored.
     """
     from dreamgym_client.connection import with_token
     from dreamgym_server.app import build
@@ -185,12 +185,12 @@ async def served(worlds: Worlds, kept: ReplayBuffer | None = None) -> AsyncItera
 
 
 def real_for(env: EnvironmentSpec | str, spec: EnvironmentSpec, against: Against) -> RealEnvironment | None:
-    """The real environment, for its tasks and behaviours. Code that a folder names is run only to play it.
+    """The real environment, for its tasks and behaviours. Code of an environment folder is run only to play it.
 
     Args:
-        env: what the caller named. Code that is named by its place was run already to get its spec.
-        spec: of `env`.
-        against: where it is played.
+        env: the environment as the caller gave it. If it is `module:function`, this code was run already for the spec.
+        spec: description of `env`.
+        against: the environment to play in, the dream or the real one.
     """
     names_code = isinstance(env, str) and ":" in env and not Path(env).is_dir()
     if against is Against.REAL or names_code:
@@ -199,7 +199,7 @@ def real_for(env: EnvironmentSpec | str, spec: EnvironmentSpec, against: Against
 
 
 def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) -> Sequence[Task]:
-    """The tasks of a split of the real environment, or of the folder where that one has no tasks of its own."""
+    """Tasks of a split: those of the real environment, or those of the folder if it has none of its own."""
     if real is not None and (own := real.tasks(split)):
         return own
     tasks = [task for task in spec.tasks if task.metadata.get("split", split) == split]
@@ -209,12 +209,12 @@ def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) ->
 
 
 def may_be_learned(task: Task) -> bool:
-    """It is of the split `train`, or of none."""
+    """True if the task belongs to the split `train` or to no split."""
     return task.metadata.get("split", "train") == "train"
 
 
 async def with_recorded_starts(spec: EnvironmentSpec, tasks: Sequence[Task], dsn: str | None) -> Sequence[Task]:
-    """The tasks for a dream. One that does not say how its episode starts gets the start that was recorded of it."""
+    """The tasks as a dream needs them: a task without an initial state gets the one that was recorded."""
     if all(task.initial_state is not None for task in tasks):
         return tasks
     async with open_store(dsn) as store:

@@ -1,4 +1,4 @@
-"""One episode through a server, and how a person reads it."""
+"""Plays one episode through a server, and shows it as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def play(
     seed: int = 0,
     keeps: bool = False,
 ) -> tuple[Trajectory, str | None]:
-    """Play one episode; the trajectory, and an agent's final answer.
+    """Play one episode. Return the trajectory and the agent's final answer, None for a behaviour.
 
     Args:
         env: the environment's name, or its folder.
@@ -35,12 +35,12 @@ async def play(
         task: id of the task, of any split; None: the first training task.
         policy_url: the chat completions endpoint behind an agent.
         model: the experience model of a dream.
-        dsn: of the store; None: the embedded server.
-        seed: of the episode.
-        keeps: store a real episode as a recording, of which dreams are made.
+        dsn: DSN of the store; None: the embedded server.
+        seed: seed of the episode.
+        keeps: store a real episode as a recording, from which dreams are made.
 
     Raises:
-        InvalidInput: the task is unknown, an agent has no model, or `keeps` without the real environment.
+        InvalidInput: the task is unknown, an agent has no model, or `keeps` is set without the real environment.
     """
     if keeps and against is Against.DREAM:
         raise InvalidInput("--store is for --against real: an episode of a dream is kept apart from recordings")
@@ -66,7 +66,7 @@ async def play(
 
 
 def _named(task: str, spec: EnvironmentSpec, real: RealEnvironment | None) -> Task:
-    """The task of this id, of whichever split."""
+    """The task with this id, from any split."""
     seen = []
     for split in SPLITS:
         try:

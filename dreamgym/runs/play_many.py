@@ -1,7 +1,7 @@
-"""Playing many episodes: which there are to play, several at a time, and keeping each as soon as it is over.
+"""Plans many episodes, plays several at a time and keeps each as soon as it is over.
 
-An episode is known by its id, which says who played what with which seed. So the same command goes on where it was cut
-off: what is there already is not played again. An episode that failed before its first step leaves nothing to keep.
+The id of an episode identifies its player, task and seed. So the same command continues an interrupted collection:
+episodes that were kept are not played again. An episode that fails before its first step is not kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BATCH = 100
 STORE_EVERY_S = 10.0
 HOPELESS = 20
-"""So many failures one after another end the collection: the next would fail too."""
+"""Number of failures in a row that end the collection, because the next episode would fail too."""
 
 
 class Planned(NamedTuple):
@@ -46,14 +46,14 @@ class Planned(NamedTuple):
 
 
 def plan(who: str, setting: str, tasks: Sequence[Task], episodes: int, seed: int) -> list[Planned]:
-    """The episodes of a collection: tasks in turn, episode i seeded with seed + i.
+    """Plan the episodes of a collection. They take the tasks in turn; episode i has the seed `seed + i`.
 
     Args:
-        who: the behaviour or agent.
-        setting: whatever else makes it another collection, such as the model behind a dream.
-        tasks: at least one.
-        episodes: how many.
-        seed: of the first.
+        who: name of the behaviour or agent.
+        setting: everything else that makes it a different collection, such as the model of a dream.
+        tasks: at least one task.
+        episodes: number of episodes.
+        seed: seed of the first episode.
     """
     planned = []
     for number in range(episodes):
@@ -65,20 +65,24 @@ def plan(who: str, setting: str, tasks: Sequence[Task], episodes: int, seed: int
 
 
 class Kept(Protocol):
-    """Where episodes go."""
+    """A place where played episodes are kept."""
 
     ids: set[str]
-    """What was there at the start."""
+    """Ids of the episodes that were there at the start."""
 
     async def add(self, trajectory: Trajectory) -> None:
-        """Keep one; at the latest `close` writes it."""
+        """Keep an episode. It may be written later, in `close` at the latest."""
 
     async def close(self, order: Mapping[str, int]) -> None:
-        """Write what is not yet written. An order is given where all episodes are there."""
+        """Write the rest. `order` gives each episode's number by id if all are there; otherwise it is empty."""
 
 
 class InFile:
-    """A JSONL file: a line is written as soon as its episode is over. Raises InvalidInput where another one writes."""
+    """Keeps episodes in a JSONL file; each line is written as soon as its episode is over.
+
+    Raises:
+        InvalidInput: another collection is writing to the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -92,10 +96,10 @@ class InFile:
                 raise InvalidInput(message) from error
             self._heal()
             self.ids = {trajectory.id for trajectory in read_jsonl(path, Trajectory)}
-            opened.pop_all()  # it stays open where all is well
+            opened.pop_all()  # without an error, the file stays open
 
     def _heal(self) -> None:
-        """A last line without its end was cut off in writing: it goes, and its episode is played again."""
+        """Repair a last line without a newline. If its episode is cut off, remove it: the episode is played again."""
         self._file.seek(0)
         written = self._file.read()
         whole = written.rfind(b"\n") + 1
@@ -110,12 +114,12 @@ class InFile:
         self._file.flush()
 
     async def add(self, trajectory: Trajectory) -> None:
-        """One line."""
+        """Write the episode as one line."""
         self._file.write(trajectory.model_dump_json().encode() + b"\n")
         self._file.flush()
 
     async def close(self, order: Mapping[str, int]) -> None:
-        """Where all are there, in the order of their numbers after whatever else the file has."""
+        """Close the file. If all episodes are there, order them by number, after any other lines of the file."""
         if order:
             lines = self._path.read_bytes().splitlines(keepends=True)
             ids = [Trajectory.model_validate_json(line).id for line in lines]
@@ -127,7 +131,7 @@ class InFile:
 
 
 class InBuffer:
-    """The replay buffer, in batches."""
+    """Keeps episodes in the replay buffer, which it writes in batches."""
 
     def __init__(self, buffer: ReplayBuffer, ids: set[str]) -> None:
         self.ids = ids
@@ -137,18 +141,18 @@ class InBuffer:
 
     @classmethod
     async def of(cls, buffer: ReplayBuffer, env: str, source: Source) -> InBuffer:
-        """With the ids of what is stored."""
+        """Return one that knows the ids of an environment's stored episodes."""
         stored = await buffer.trajectories(env, sources=frozenset({source}))
         return cls(buffer, {trajectory.id for trajectory in stored})
 
     async def add(self, trajectory: Trajectory) -> None:
-        """At the latest the next but `BATCH`, or the first after some seconds, writes it."""
+        """Add an episode to the batch. Write the batch if it is full or STORE_EVERY_S seconds have passed."""
         self._batch.append(trajectory)
         if len(self._batch) >= BATCH or time.monotonic() - self._stored > STORE_EVERY_S:
             await self._write()
 
     async def close(self, order: Mapping[str, int]) -> None:
-        """Store the rest; a buffer has its own order."""
+        """Store the rest. The order is ignored, because a buffer has its own."""
         await self._write()
 
     async def _write(self) -> None:
@@ -159,16 +163,16 @@ class InBuffer:
 
 
 Play = Callable[[Planned], Awaitable[Trajectory]]
-"""Plays one episode; what it raises is a failure of this episode alone, unless it is MissingPackage."""
+"""Plays one episode. Its errors count as failures of this episode alone, except BudgetSpent and MissingPackage."""
 
 
 class Collecting:
-    """Plays what is not there yet, and keeps count.
+    """Plays the episodes that are not there yet, and counts outcomes.
 
     Args:
-        planned: all episodes.
-        kept: where they go.
-        version: what was played, as `Provenance.model` of real steps.
+        planned: all episodes of the collection.
+        kept: keeps them.
+        version: version of the environment, for `Provenance.model` of real steps.
     """
 
     def __init__(self, planned: Sequence[Planned], kept: Kept, *, version: str | None) -> None:
@@ -184,11 +188,11 @@ class Collecting:
 
     @property
     def there(self) -> int:
-        """How many were there at the start."""
+        """Number of planned episodes that were there at the start."""
         return len(self._all) - len(self._todo)
 
     async def run(self, players: Iterable[Play]) -> None:
-        """Let the players share the episodes; however it ends, what is over is kept."""
+        """Let the players share the episodes. Finished episodes are kept, however the call ends."""
         if self.there:
             say(f"{self.there} of {len(self._all)} episodes are there already")
         is_complete = False
@@ -208,12 +212,12 @@ class Collecting:
                 say("the same command goes on with the others")
 
     async def _play(self, player: Play, one: Planned) -> None:
-        """Play one and keep it, if there is something to keep.
+        """Play an episode and keep it, unless it failed before its first step.
 
         Raises:
-            BudgetSpent: it could not be played to its end; it is not kept.
-            MissingPackage: nothing can be played.
-            EnvironmentUnavailable: too many failed one after another.
+            BudgetSpent: the episode could not be played to its end and is not kept.
+            MissingPackage: no episode can be played.
+            EnvironmentUnavailable: too many episodes failed in a row.
         """
         try:
             trajectory = self._signed(await player(one), one)
@@ -243,7 +247,7 @@ class Collecting:
             raise EnvironmentUnavailable(f"{HOPELESS} episodes failed one after another, the last with: {why}")
 
     def _signed(self, trajectory: Trajectory, one: Planned) -> Trajectory:
-        """With its id, and in real steps the seed and what was played."""
+        """The trajectory with its planned id and, in real steps, with the seed and the environment's version."""
 
         def signed(provenance: Provenance) -> Provenance:
             if trajectory.source is not Source.REAL or provenance.tier is not Tier.REAL:
@@ -271,14 +275,13 @@ def _span(seconds: float) -> str:
 
 
 class BehaviourPlayer:
-    """Plays one episode after another in one environment; after a failure in a new one."""
+    """Plays episodes one after another in the same environment. After a failure, it creates a new environment."""
 
     def __init__(self, worlds: Worlds, behaviour: Behaviour) -> None:
         self._worlds, self._behaviour = worlds, behaviour
         self._environment: Environment | None = None
 
     async def __call__(self, one: Planned) -> Trajectory:
-        """Play it to its end."""
         if self._environment is None:
             self._environment = self._worlds.create("")
         is_whole = False
@@ -309,7 +312,8 @@ async def play_in_order(
 ) -> list[Trajectory]:
     """Play `episodes` episodes, a few at a time, in the order of the tasks; episode i is seeded with seed + i.
 
-    Nothing is kept, and an environment that does not start ends it: for measurements, where each episode counts.
+    This is for measurements, in which every episode counts: an environment that does not start ends the call, and
+    nothing is stored.
     """
     players = [BehaviourPlayer(worlds, behaviour) for _ in range(min(WORKERS, episodes))]
     try:

@@ -1,7 +1,7 @@
-"""Who plays: a policy by itself, or an agent of its owner's with the policy behind it.
+"""Players of episodes: a policy that acts by itself, or a user's agent with the policy behind it.
 
-An agent is given a URL, so whatever it plays stands behind a server's door. Where something is measured, that server
-lives in this process and stores nothing: nothing may be learned from a measurement.
+An agent plays at a URL, so its environment is always behind a server. For a measurement, that server runs in this
+process and stores nothing, because nothing may be learned from a measurement.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ if TYPE_CHECKING:
     from dreamgym.runs.cluster import Doing
 
 LIMIT_S = 3_600.0
-"""Wall time of an agent's episode."""
+"""Limit of the wall time of an agent's episode, in seconds."""
 CHUNK = 8
-"""Episodes that a worker of a cluster plays at once, however many workers there are: a policy's sums round by batch."""
+"""Number of episodes that a worker of a cluster plays at once. It is the same for any number of workers, because a
+policy's sums are rounded differently in batches of another size."""
 
 
 def player_at(
     url: str, spec: EnvironmentSpec, policy: Policy, codec: PolicyCodec, *, agent: str | None, limit_s: float = LIMIT_S
 ) -> Player:
-    """Plays at a server.
+    """Return a player that plays at a server.
 
     Args:
-        url: the server's.
+        url: URL of the server.
         spec: one of its environments.
-        policy: what acts, or is asked by the agent.
-        codec: how to talk to it.
-        agent: its name, as `load_agent` takes it; None: the policy acts by itself.
+        policy: acts itself, or answers the agent's questions.
+        codec: how to talk to the policy.
+        agent: name of the agent, as `load_agent` takes it; None: the policy acts by itself.
         limit_s: an agent that takes longer for an episode is stopped.
     """
     if agent is not None:
@@ -61,7 +62,7 @@ def player_at(
 async def player_in(
     worlds: Worlds, policy: Policy, codec: PolicyCodec, *, agent: str | None, limit_s: float = LIMIT_S
 ) -> AsyncIterator[TokenPlayer | AgentPlayer]:
-    """Plays in these worlds; nothing of it is stored."""
+    """Open a player that plays in these worlds. Nothing that it plays is stored."""
     if agent is None:
         yield TokenPlayer(policy, codec, worlds.spec, lambda version, group: worlds.create(""))
         return
@@ -78,10 +79,10 @@ def _agent_at(
 
 
 class Chunk(NamedTuple):
-    """Some of the episodes that are played together, as `Player.play` takes them."""
+    """A part of the episodes of one call of `Player.play`, as its arguments."""
 
     first: int
-    """Number of the first among all."""
+    """Index of its first episode among all of the call."""
     tasks: Sequence[Task]
     groups: Sequence[str]
     seeds: Sequence[int]
@@ -91,7 +92,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyPlaying:
-    """A policy that plays in some worlds: what a worker of a cluster opens for it."""
+    """The job of playing with a policy in an environment, for the workers of a cluster."""
 
     spec: EnvironmentSpec
     against: Against
@@ -128,7 +129,7 @@ class SpreadPlayer:
     async def play(
         self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
     ) -> list[Rollout]:
-        """All at once; an error of a chunk ends it."""
+        """Play all episodes at once, in chunks. An error in a chunk ends the call."""
         chunks = [
             Chunk(first, tasks[first:last], groups[first:last], seeds[first:last], version, sampling_seed)
             for first in range(0, len(tasks), CHUNK)

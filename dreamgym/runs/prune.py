@@ -1,4 +1,4 @@
-"""Deleting from the store what is no longer needed."""
+"""Deletes from the store what is no longer needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def prune(days: int, dsn: str | None = None) -> Pruned:
-    """Delete dreams of tasks always solved, and episodes, predictions and watermarks that are older than this."""
+    """Delete dreams of tasks that are always solved, and episodes, predictions and watermarks older than `days`."""
     from dreamgym.replay.postgres.prune import prune as prune_store
 
     async with open_store(dsn) as store:

@@ -1,7 +1,7 @@
 """A first look in seconds: an unchanged LangGraph agent at the simulation of a recorded shop, no key needed.
 
-The package holds 80 recorded episodes of the shop, an MCP server. A script stands in for the agent's chat model. Nobody
-recorded these calls in this order: what follows the order is learned from other recordings.
+The package contains 80 recorded episodes of the shop, which is an MCP server. A script replaces the agent's chat model.
+Its sequence of calls was never recorded: the effects of placing the order are learned from other recordings.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SUCCESS: JsonObject = {
     },
     "required": ["orders", "customers"],
 }
-"""The task's own check, a JSON Schema over the state: the order is there, and 5,200 of 42,000 cents are paid."""
+"""The task's own check, a JSON Schema over the state: the order exists, and 5,200 of 42,000 cents are paid."""
 
 
 async def first_look() -> str:
-    """Play the task; the episode as text, with the tier that answered each call."""
+    """Play the task. Return the episode as text, with the tier that answered each call."""
     from dreamgym_client.playing import play_agent
     from dreamgym_integrations.models.chat_server import chat_server
     from dreamgym_server.sources import DreamWorlds
@@ -68,7 +68,7 @@ async def first_look() -> str:
 
 
 def clerk(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
-    """The chat model: goes through the plan, and reads the balance out of the last answer."""
+    """The scripted chat model: makes the calls of PLAN in turn, then reports the balance in the last answer."""
     from dreamgym_integrations.models.chat_server import Reply
 
     answers = [message["content"] for message in messages if message["role"] == "tool"]

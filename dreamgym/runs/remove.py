@@ -1,7 +1,7 @@
-"""What DreamGym leaves on a machine besides its packages, and removing it.
+"""Finds and removes what DreamGym leaves on a machine besides its packages.
 
-With DREAMGYM_HOME set, only what lies below it. Environment folders and the folders of runs are their owner's: they
-stay.
+If DREAMGYM_HOME is set, only what lies below it is removed. Environment folders and run folders belong to the user, so
+they stay.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Leftover(Frozen):
 
     what: str
     path: Path | None = None
-    """None: the system user."""
+    """File or folder; None: the system user."""
     size: int = 0
     """Number of bytes."""
 
 
 def leftovers() -> list[Leftover]:
-    """What is there to remove, the database first."""
+    """Everything that can be removed, the database first."""
     from dreamgym_integrations.models.weights import folder as models
 
     home = os.environ.get("DREAMGYM_HOME")
@@ -51,10 +51,10 @@ def leftovers() -> list[Leftover]:
 
 
 def remove(found: Sequence[Leftover]) -> None:
-    """Remove these, and folders of ours that are empty then.
+    """Remove these leftovers, and their parent folders named `dreamgym` if these are then empty.
 
     Raises:
-        StoreError: the database is used, and nothing was removed; or the message says what could not be removed.
+        StoreError: the database is in use, and nothing was removed; or the file in the message could not be deleted.
     """
     database = embedded.default_folder()
     if any(one.path == database for one in found):
@@ -69,7 +69,7 @@ def remove(found: Sequence[Leftover]) -> None:
 
 
 def described(found: Sequence[Leftover]) -> str:
-    """What is there to remove, as a person reads it; a line each."""
+    """The leftovers as text, one per line."""
     return "\n".join(
         f"{one.what}: {one.path} ({_in_words(one.size)})" if one.path is not None else one.what for one in found
     )

@@ -1,8 +1,8 @@
-"""Recorded trajectories into the store: what is new in an environment folder or a file, and what has changed in it.
+"""Stores the new and changed trajectories of an environment folder or a file.
 
-The folder is the truth: a trajectory that differs from the stored one of its id takes its place, and what was played in
-dreams stays. One whose recording is still in the folder, but which is left out, is forgotten. One whose recording is
-no longer in the folder stays stored.
+The folder decides: a trajectory that differs from the stored one with its id replaces it. Dreamed trajectories stay. If
+a recording is still in the folder, but its trajectory is now left out, the stored trajectory is deleted. If a recording
+is no longer in the folder, its stored trajectory stays.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
 
 class Seeds(NamedTuple):
-    """What is to be stored of one environment."""
+    """Trajectories and tasks of one environment that are to be stored."""
 
     spec: EnvironmentSpec
     trajectories: dict[Path, list[Trajectory]]
-    """By the folder or the file that holds them."""
+    """Trajectories by the folder or file that contains them."""
     tasks: list[Task]
     folders: tuple[Path, ...] = ()
     """Folders of this environment."""
     left_out: frozenset[str] = frozenset()
-    """Ids that trajectories of recorded runs would have which the folders leave out."""
+    """Trajectory ids of the recorded runs that the folders leave out."""
 
 
 async def claim(folders: Iterable[Path], store: Store) -> None:
-    """Note in a store which folders its environments are from.
+    """Record in the store the folder that each environment comes from.
 
     Raises:
-        InvalidInput: another folder of the same name is stored.
+        InvalidInput: the store holds another folder's environment of the same name.
     """
     from dreamgym.replay.postgres.identity import Claim
     from dreamgym.replay.postgres.identity import claim as claim_in
@@ -61,21 +61,21 @@ async def claim(folders: Iterable[Path], store: Store) -> None:
 
 
 def folder_of(env: str) -> Path | None:
-    """The folder that a name of an environment is; None if it is no folder's."""
+    """The path `env` if it is an environment folder, else None."""
     return Path(env) if (Path(env) / "env.toml").is_file() else None
 
 
 async def seed(
     env: str, paths: Sequence[Path], *, model: str | None = None, derives_state: bool = False, dsn: str | None = None
 ) -> None:
-    """Read and store; see `read` and `store`. Nothing is stored if something cannot be read.
+    """Read trajectories and tasks and store them; see `read` and `store`. If a file cannot be read, store nothing.
 
     Args:
         env: an environment's name or folder; a name may be that of one of the folders.
         paths: environment folders, and files with one trajectory per line.
-        model: words a task for each recorded episode that has none.
-        derives_state: if the server tells no states, make a schema of what its answers show.
-        dsn: of the store; None: the embedded server.
+        model: language model that words a task for each recorded episode that has none.
+        derives_state: if the server reports no states, make a schema of the states that its answers show.
+        dsn: DSN of the store; None: the embedded server.
     """
     found = await read(env, paths, model=model, derives_state=derives_state)
     async with open_store(dsn) as opened:
@@ -83,13 +83,13 @@ async def seed(
 
 
 async def read(env: str, paths: Sequence[Path], *, model: str | None = None, derives_state: bool = False) -> Seeds:
-    """Read what can be stored, and say what is left out; folders are first brought up to date with their recordings.
+    """Read what can be stored, and print what is left out. Folders are first updated from their recordings.
 
     Args:
         env: an environment's name or folder; a name may be that of one of the folders.
         paths: environment folders, and files with one trajectory per line.
-        model: words a task for each recorded episode that has none.
-        derives_state: if the server tells no states, make a schema of what its answers show.
+        model: language model that words a task for each recorded episode that has none.
+        derives_state: if the server reports no states, make a schema of the states that its answers show.
 
     Raises:
         InvalidInput: a file cannot be read, or is of another environment.
@@ -125,11 +125,11 @@ async def read(env: str, paths: Sequence[Path], *, model: str | None = None, der
 
 
 async def store(seeds: Seeds, opened: Store) -> None:
-    """Store what is new or has changed, all or nothing per path; say what that is, and which recordings contradict.
+    """Store new and changed trajectories, all or nothing per path. Print them, and recordings that contradict.
 
     Args:
-        seeds: what `read` gave.
-        opened: where to store it.
+        seeds: the result of `read`.
+        opened: the store.
 
     Raises:
         InvalidInput: the store holds another folder's environment of the same name.
@@ -152,7 +152,7 @@ async def store(seeds: Seeds, opened: Store) -> None:
 
 
 async def read_folder(env: str) -> Seeds | None:
-    """What a folder holds, as `read` gives it; None if the name is no folder's, or no trajectories are in it."""
+    """Read an environment folder with `read`. Return None if `env` is not a folder or contains no trajectories."""
     folder = folder_of(env)
     if folder is None or not (is_recorded(folder) or (folder / "trajectories.jsonl").is_file()):
         return None
@@ -160,7 +160,7 @@ async def read_folder(env: str) -> Seeds | None:
 
 
 def _spec(env: str, folders: Iterable[Path]) -> EnvironmentSpec:
-    """The environment of this name; if none is registered, the given folder of that name."""
+    """The environment of this name; if it is not registered, the given folder of that name."""
     try:
         return load_spec(env)
     except UnknownName:
@@ -171,7 +171,7 @@ def _spec(env: str, folders: Iterable[Path]) -> EnvironmentSpec:
 
 
 async def _propose_tasks(folder: Path, model: str) -> None:
-    """Note down a proposed task for each run without one, as `dreamgym label` would."""
+    """Propose a task for each run without one, and add it to the recording as `dreamgym label` would."""
     from dreamgym_server.recorder.recording import add_notes
 
     from dreamgym.curriculum.proposal import propose_tasks
@@ -195,7 +195,7 @@ async def _propose_tasks(folder: Path, model: str) -> None:
 
 
 def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajectory]:
-    """The trajectories of a path that this environment can use; what was built is on its schema already."""
+    """The trajectories of a path that this environment can use. If `built`, they fit its state schema already."""
     file = path / "trajectories.jsonl" if path.is_dir() else path
     names = {str(tool["name"]) for tool in spec.tools}
     usable = []
@@ -223,7 +223,7 @@ def _tasks(folder: Path, env: str) -> list[Task]:
 
 
 def _is_storable(row: Task | Trajectory, what: str) -> bool:
-    """What PostgreSQL cannot hold is left out by name; the rest must not wait for it."""
+    """True if PostgreSQL can hold the row. If not, print why: it is left out, and the others are stored."""
     try:
         check_storable(row, what)
     except InvalidInput as error:

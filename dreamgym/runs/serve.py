@@ -1,4 +1,4 @@
-"""Environments behind a server in this process, with what is new in their folders taken into the store first."""
+"""Serves environments from this process, after storing what is new in their folders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 PING_S = 5.0
-"""Seconds in which a model's endpoint should answer when the server starts."""
+"""Seconds within which a model's endpoint should answer when the server starts."""
 
 
 @asynccontextmanager
@@ -46,28 +46,27 @@ async def serving(
     min_confidence: float = 0.0,
     takes_in: bool = True,
 ) -> AsyncIterator[tuple[str, ...]]:
-    """Serve environments over MCP; gives the MCP URL of each.
+    """Serve environments over MCP, and yield the MCP URL of each.
 
     Args:
-        envs: names and folders.
+        envs: names and folders of environments.
         model: the experience model of the dreams, as in `--model`: `local without history`.
         real: serve the real environments.
-        keeps: store real episodes as recordings, of which dreams are made.
+        keeps: store real episodes as recordings, from which dreams are made.
         host: address to listen on; one that others can reach needs a token.
-        port: to listen on; 0 takes a free one.
+        port: port to listen on; 0 takes a free one.
         token: the bearer token that every request must carry; None lets everyone in.
         hosts: host names by which the server may be addressed, besides this machine's own.
-        dsn: of the store; None: the embedded server.
-        encoder: of the store; None: minilm.
-        without: more parts of the method that are left out of the dreams.
-        calibration: file that gives answers their confidence, as `dreamgym fidelity` wrote it.
-        min_confidence: an episode ends if an answer has less.
-        takes_in: of an environment that is a folder, first store what is new or has changed in it. Real ones need none.
+        dsn: DSN of the store; None: the embedded server.
+        encoder: name of the store's encoder; None: the default of `load_encoder`.
+        without: further parts of the method to leave out of the dreams.
+        calibration: file, written by `dreamgym fidelity`, that gives answers their confidence.
+        min_confidence: an episode ends if the confidence of an answer is lower.
+        takes_in: first store what is new or changed in the environment folders. Real environments do not need this.
 
     Raises:
         InvalidInput: an environment, the model, or a file of a folder cannot be used; the store holds another folder's
-            environment of the same name; or options of dreams with `real`,
-            or `keeps` without it.
+            environment of the same name; options of dreams are given with `real`; or `keeps` is set without `real`.
         UnknownName: there is no such environment.
         StoreError: the store cannot be reached.
     """
@@ -95,7 +94,7 @@ async def serving(
         for seeds in found:
             if seeds is not None:
                 await store(seeds, opened)
-        if real and takes_in:  # else the verb that started this one says it
+        if real and takes_in:  # otherwise another verb started this server and prints this itself
             stored = "are stored as recordings" if keeps else "are not stored as recordings; --store stores them"
             say(f"real episodes {stored}")
         if not real:
@@ -106,7 +105,7 @@ async def serving(
             worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts}, library=library
         )
         url = await stack.enter_async_context(running(app, host=host, port=port))
-        if takes_in:  # for a person; else a verb started this one
+        if takes_in:  # a person started this server, and not another verb
             say(f"what is played can be seen at {url}/view/")
         yield tuple(f"{url}/envs/{spec.name}/mcp" for spec in specs)
 
@@ -114,11 +113,11 @@ async def serving(
 async def serve_until_stopped(
     server: AbstractAsyncContextManager[tuple[str, ...]], tell: Callable[[str], None], *, tied: bool = False
 ) -> None:
-    """Open a server, tell its URLs, and serve until SIGTERM or Ctrl-C.
+    """Open a server, report its URLs, and serve until SIGTERM or Ctrl-C.
 
     Args:
-        server: what `serving` gives.
-        tell: is called with the URLs, one a line.
+        server: the result of `serving`.
+        tell: is called with the URLs, one per line.
         tied: stop at the end of standard input too.
     """
     from dreamgym_server.running import collect_rarely, stop_signal
@@ -138,7 +137,7 @@ async def _dreams(
     calibration: Calibration | None,
     min_confidence: float,
 ) -> list[Worlds]:
-    """Dreams of all the environments by one model, which is closed with the stack."""
+    """Dreams of all environments with one model, which is closed with the stack."""
     from dreamgym_server.sources import DreamWorlds
 
     from dreamgym.dream.fitted import check_environment
@@ -164,7 +163,7 @@ async def _dreams(
 
 
 async def _tell_if_away(model: Pingable) -> None:
-    """Say so if the model's endpoint does not answer now. It may come later, so the server starts all the same."""
+    """Print a warning if the model's endpoint does not answer now. The server starts anyway, as it may answer later."""
     try:
         async with asyncio.timeout(PING_S):
             await model.ping()

@@ -17,21 +17,21 @@ from dreamgym.runs.opening import DSN_VARIABLE, Against
 
 START_LIMIT_S = 120.0
 TIED_VARIABLE = "DREAMGYM_TIED"
-"""If it is set, a server stops at the end of standard input, and stores nothing new of the folders it serves."""
+"""If this variable is set, a server stops at the end of standard input and stores nothing new from its folders."""
 STOP_LIMIT_S = 60.0
-"""A server whose database is gone tries for longer to store its last episodes."""
+"""Seconds before a stopping server is killed. Without its database, it would try longer to store its last episodes."""
 
 
 def with_dsn(environ: Mapping[str, str], dsn: str | None) -> dict[str, str]:
-    """Variables of a child process with a database: its command line, password and all, anybody could read."""
+    """Environment variables of a child process with the DSN. On its command line, anybody could read the password."""
     return {**environ, **({DSN_VARIABLE: dsn} if dsn else {})}
 
 
 class ServerProcess:
     """`dreamgym-serve` in a process of its own, on a free port of this machine, with a token of its own.
 
-    Whoever has `url` has the token, which is a part of it; an agent is given the URL of an episode instead. The server
-    ends with this process, however that ends: the kernel then closes the pipe that is its standard input.
+    `url` contains the token, so an agent is given the URL of an episode instead. The server ends with this process,
+    however that ends, because the kernel then closes the pipe at the server's standard input.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """None before it was started."""
+        """Id of the process; None before it was started."""
         return None if self._process is None else self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Exit code of the process; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def stop(self) -> None:
-        """End it in order, so that it stores what it holds; one that does not end in time is killed."""
+        """Stop the server and let it store what it holds. If it does not end in time, it is killed."""
         if self._process is None:
             return
         self._process.terminate()
@@ -103,7 +103,7 @@ class ServerProcess:
 def server_process(
     env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
 ) -> Iterator[ServerProcess]:
-    """A running server. Raises EnvironmentUnavailable where it does not come up."""
+    """Run a server in a process of its own. Raises EnvironmentUnavailable if it does not start."""
     process = ServerProcess(env, against, model=model, dsn=dsn, extra=extra)
     try:
         process.start()

@@ -18,15 +18,15 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str]) -> Model:
-    """The file's values, over which go those of the command line.
+    """Read settings from a file and from the command line, which overrides the file.
 
     Args:
-        model: what can be set; its nested models are tables of the file and prefixes of options.
-        file: TOML; None for none.
-        arguments: what the command line holds beside the options that the program knows itself.
+        model: the settings that exist. Its nested models are tables of the file and prefixes of options.
+        file: TOML file; None: no file.
+        arguments: arguments of the command line, without the options that the program knows itself.
 
     Raises:
-        InvalidInput: something that cannot be set, or not to this value; it says what can.
+        InvalidInput: a setting does not exist, or has an invalid value. For an unknown setting, the message lists all.
     """
     values = {} if file is None else _read(file)
     for name, value in _pairs(arguments):
@@ -48,12 +48,12 @@ def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str])
 
 
 def names(model: type[BaseModel]) -> list[str]:
-    """The dotted names of all that can be set."""
+    """Dotted names of all settings."""
     return [name for name, _ in fields_of(model)]
 
 
 def described(model: type[BaseModel]) -> str:
-    """All that can be set, with what it means, for a verb's help."""
+    """Names, defaults and descriptions of all settings, for a verb's help."""
     lines = [
         f"--{name.replace('_', '-')} = {field.get_default(call_default_factory=True)}: {_one_line(field.description)}"
         for name, field in fields_of(model)
@@ -62,7 +62,7 @@ def described(model: type[BaseModel]) -> str:
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """All that can be set: the dotted name and what it is."""
+    """Dotted name and field of each setting, in nested models too."""
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):

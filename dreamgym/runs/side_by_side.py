@@ -27,7 +27,7 @@ COLUMN = 58
 
 
 def side_by_side(file: Path, env: str, task: Task, dsn: str) -> str:
-    """Play both episodes and keep them as text in the file, from which they are read the next time."""
+    """Play both episodes and keep them as text in `file`. The next call reads the file instead."""
     if not file.exists():
         say("an unchanged LangGraph agent plays one task, first in the dream, then in the real environment")
         played = [asyncio.run(_played(env, against, task, dsn)) for against in (Against.DREAM, Against.REAL)]
@@ -48,7 +48,7 @@ async def _played(env: str, against: Against, task: Task, dsn: str) -> Trajector
 
 
 def explore(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
-    """A scripted chat model: reads the places out of the conversation and searches on."""
+    """A scripted chat model for coin: reads the places from the conversation and continues the search."""
     from dreamgym_integrations.environments.textworld_express.coin import Explorer
     from dreamgym_integrations.models.chat_server import Reply
 
@@ -65,7 +65,7 @@ def explore(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
 
 
 def keep_house(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
-    """A scripted chat model for ALFWorld: fetches what the task names, and searches for it where it usually lies."""
+    """A scripted chat model for ALFWorld: searches for the task's object where it usually lies, and fetches it."""
     from dreamgym_integrations.environments.alfworld.players import HouseholdGoal, HouseholdPlayer
     from dreamgym_integrations.environments.alfworld.wording import REFUSAL
     from dreamgym_integrations.models.chat_server import Reply
@@ -88,7 +88,7 @@ def keep_house(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
 
 
 SCRIPTED = {"coin": explore, "alfworld": keep_house}
-"""By environment, what plays there where no chat model is given."""
+"""Scripted chat model of each environment."""
 SCRIPTS = {"coin": "a depth-first search", "alfworld": "it searches where such a thing usually lies"}
 
 

@@ -1,4 +1,4 @@
-"""What a run spends on language models: limited by its budget, and said when it ends."""
+"""Spending of a run on language models: it is limited by a budget and printed when the run ends."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dreamgym.budget import Ledger, open_ledger
 from dreamgym.runs.console import say
 
 FILE = "spent.jsonl"
-"""What each command of a run folder has spent, a line each."""
+"""File in a run folder with one line per command: its budget and what it spent."""
 
 
 @contextmanager
 def spending(budget: str | None, folder: Path | None = None) -> Iterator[Ledger]:
-    """The ledger of a run; at the end, however it ends, what was spent is said.
+    """Open the ledger of a run. When the run ends, even with an error, print what was spent.
 
     Args:
         budget: `5.00` dollars, `200k tokens` or `300 calls`; None: nothing is limited.
-        folder: of the run, where a line of `spent.jsonl` keeps it; None: it is not kept.
+        folder: run folder, in which a line of `spent.jsonl` keeps what was spent; None: it is not kept.
 
     Raises:
-        InvalidInput: the budget means nothing.
+        InvalidInput: the budget is not an amount.
     """
     with open_ledger(budget) as ledger:
         try:

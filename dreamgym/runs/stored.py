@@ -1,4 +1,4 @@
-"""What a store holds of each environment, for a person to read, and forgetting it."""
+"""Describes as text what a store contains of each environment, and deletes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dreamgym.replay.postgres.forget import Forgotten, Held, HeldTrajectory
 
 LISTED = 20
-"""Trajectories of an environment that are listed; those of a run are listed all."""
+"""Maximum number of trajectories that are listed of an environment. Those of a run are all listed."""
 
 
 @asynccontextmanager
@@ -34,15 +34,15 @@ def env_named(env: str) -> str:
 
 
 async def forget(env: str, name: str | None = None, dsn: str | None = None) -> Forgotten:
-    """Delete what is stored of an environment, of a run or of one trajectory; all or nothing.
+    """Delete what is stored of an environment, a run or one trajectory; all or nothing.
 
     Args:
         env: name of the environment.
         name: a trajectory's id, a recorded run, or a training run; None: all of the environment.
-        dsn: of the store; None: the embedded server.
+        dsn: DSN of the store; None: the embedded server.
 
     Raises:
-        UnknownName: nothing is stored of this name.
+        UnknownName: nothing is stored under this name.
     """
     from dreamgym.replay.postgres import forget as stored
 
@@ -51,15 +51,15 @@ async def forget(env: str, name: str | None = None, dsn: str | None = None) -> F
 
 
 async def described(env: str | None = None, name: str | None = None, dsn: str | None = None) -> str:
-    """What is stored, as a person reads it: of all environments, of one, of a run, or one whole trajectory.
+    """Describe as text what is stored: of all environments, of one, of a run, or one whole trajectory.
 
     Args:
-        env: name of the environment; None: a line for each.
+        env: name of the environment; None: one line for each environment.
         name: a trajectory's id, a recorded run, or a training run.
-        dsn: of the store; None: the embedded server.
+        dsn: DSN of the store; None: the embedded server.
 
     Raises:
-        UnknownName: nothing is stored of this name.
+        UnknownName: nothing is stored under this name.
     """
     from dreamgym.replay.postgres import forget as stored
     from dreamgym.replay.postgres import vector_index
@@ -116,7 +116,6 @@ def _environment(of: Held, newest: list[HeldTrajectory], search: str) -> str:
 
 
 def _line(one: HeldTrajectory) -> str:
-    """One trajectory in one line."""
     kind = {"real": "recorded", "imported": "imported", "synthetic": "dreamed"}[one.source]
     what = f"{one.steps} {'step' if one.steps == 1 else 'steps'}"
     task = one.instruction.partition("\n")[0][:60] or "no task"

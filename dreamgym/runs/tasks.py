@@ -1,4 +1,4 @@
-"""The tasks of an environment with what each was worth, and new ones made by variation."""
+"""Lists the tasks of an environment with their statistics, and makes new ones by variation."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dreamgym.training.rollout import draw_seed
 from dreamgym.types import Frozen, Origin, Task
 
 ROUNDS = 4
-"""Times that the same tasks are varied, where one round gives too few new ones."""
+"""Maximum number of times that the same tasks are varied, if one round gives too few new ones."""
 
 
 class Sort(StrEnum):
-    """What the tasks are sorted by; what was never tried comes last."""
+    """The order of the tasks. Tasks that were never tried come last."""
 
     STORED = "stored"
     VALUE = "value"
@@ -52,7 +52,7 @@ class TaskRow(Frozen):
     """Version of the policy that tried the task last; `tried`, `success` and `value` are of this policy."""
     tried: int = 0
     success: Rate | None = None
-    """Mean outcome reward, with the interval of a proportion; None where it was never tried or is no proportion."""
+    """Mean outcome reward with the interval of a proportion; None if never tried, or if it is not between 0 and 1."""
     value: float | None = None
     """V_tau (paper, eq. 7)."""
     instruction: str
@@ -60,14 +60,14 @@ class TaskRow(Frozen):
 
 
 async def list_tasks(spec: EnvironmentSpec, dsn: str | None = None) -> list[TaskRow]:
-    """The tasks in the store, and those of the folder that nobody has stored yet."""
+    """The tasks in the store, and those of the folder that are not stored yet."""
     async with open_store(dsn) as store:
         values = {value.task_id: value for value in await store.buffer.task_values(spec.name)}
         return [_listed(task, values.get(task.id)) for task in await _known(spec, store.buffer)]
 
 
 async def _known(spec: EnvironmentSpec, buffer: ReplayBuffer) -> list[Task]:
-    """Those in the store, and those of the folder that nobody has stored yet."""
+    """The tasks in the store, and those of the folder that are not stored yet."""
     stored = {task.id: task for task in await buffer.tasks(spec.name)}
     return list({**stored, **{task.id: task for task in spec.tasks if task.id not in stored}}.values())
 
@@ -75,13 +75,13 @@ async def _known(spec: EnvironmentSpec, buffer: ReplayBuffer) -> list[Task]:
 async def generate_tasks(
     spec: EnvironmentSpec, wanted: int, *, model: str | None = None, dsn: str | None = None, seed: int = 0
 ) -> list[TaskRow]:
-    """Vary the tasks that are solved only sometimes, the most valuable first, and store what is new.
+    """Vary the tasks that are solved only sometimes, the most valuable first, and store the new ones.
 
-    In an environment that is dreamed on objects every recorded world gives new goals, tried or not.
+    In a dream of objects, every recorded world gives new goals, whether its tasks were tried or not.
 
     Raises:
         InvalidInput: nothing can be varied.
-        DreamGymError: nothing new came of it.
+        DreamGymError: no new task was found.
     """
     from dreamgym.dream.load import load_llm
 
@@ -97,7 +97,7 @@ async def generate_tasks(
             else:
                 generator = _generator(spec, llm, RecordedWorlds(await store.buffer.trajectories(spec.name)))
                 parents = _valuable(spec, known, values)
-            # the same command again draws otherwise, for it knows more
+            # the seed depends on the number of known tasks, so that the same command draws differently the next time
             new = await _varied(generator, parents, known, wanted, draw_seed(seed, len(known)))
             if not new:
                 raise DreamGymError(
@@ -119,7 +119,10 @@ def _no_goal(parent: Task, reason: str) -> None:
 
 
 def _most_valuable_first(known: Iterable[Task], values: Iterable[TaskValue]) -> list[Task]:
-    """The tasks of recorded worlds, one a world: a goal that is decided on the state needs no value of its parent."""
+    """The most valuable task of each recorded world, even if its value is 0 or unknown.
+
+    A new goal is decided on the state, so its parent does not need a value.
+    """
     worth = {value.task_id: value.variance for value in values}
     first: dict[str, Task] = {}
     for task in sorted(known, key=lambda task: -worth.get(task.id, 0.0)):
@@ -128,7 +131,7 @@ def _most_valuable_first(known: Iterable[Task], values: Iterable[TaskValue]) -> 
 
 
 def _valuable(spec: EnvironmentSpec, known: Sequence[Task], values: Iterable[TaskValue]) -> list[Task]:
-    """Those solved only sometimes, the most valuable first. Raises InvalidInput where there is none."""
+    """Tasks that are solved only sometimes, the most valuable first. Raises InvalidInput if there are none."""
     worth = {value.task_id: value.variance for value in values}
     mixed = [task for task in known if worth.get(task.id, 0.0) > 0]
     if not mixed:
@@ -156,7 +159,7 @@ def _generator(spec: EnvironmentSpec, llm: LLM | None, worlds: RecordedWorlds) -
 async def _varied(
     generator: TaskGenerator, parents: Sequence[Task], known: Sequence[Task], wanted: int, seed: int
 ) -> list[Task]:
-    """At most as many as wanted; nothing that is known."""
+    """New tasks that are not among the known ones, at most `wanted`."""
     there = {content_of(task) for task in known}
     new: dict[str, Task] = {}
     for n in range(ROUNDS):
@@ -187,7 +190,7 @@ def _listed(task: Task, value: TaskValue | None) -> TaskRow:
 
 
 def in_order(listed: Sequence[TaskRow], by: Sort) -> list[TaskRow]:
-    """The tasks sorted; those of no value or success come last."""
+    """The tasks in this order. Those without a value or a success come last."""
     keys: Mapping[Sort, list[float]] = {
         Sort.STORED: [0.0] * len(listed),
         Sort.VALUE: [1.0 if task.value is None else -task.value for task in listed],

@@ -1,6 +1,7 @@
-"""How fast an environment is here, and how often a way to play it wins: one episode after another, in one environment.
+"""Measures how fast an environment is here, and how often a behaviour succeeds in it.
 
-CPU time says the same on a busy computer; wall time does not. What a behaviour thinks is counted with its steps.
+It plays one episode after another in one environment. On a busy computer, CPU time stays the same and wall time does
+not. The CPU time of a step and the transitions per minute include what the behaviour computes.
 """
 
 from __future__ import annotations
@@ -17,38 +18,38 @@ from dreamgym.types import Frozen, Source, Task, Trajectory
 
 
 class Timing(Frozen):
-    """What some episodes took."""
+    """The success and the times of some episodes."""
 
     behaviour: str
     success: Rate
-    """Episodes in which the environment failed are not counted."""
+    """Share of episodes that succeeded, without those in which the environment failed."""
     steps: int
     first_reset_s: float
-    """Wall time of the first one, which may start a machine."""
+    """Wall time of the first reset, which may start a machine."""
     reset_s: float
-    """Mean wall time of the others; of the first where it is the only one."""
+    """Mean wall time of the other resets, or of the first if it is the only one."""
     step_s: float
-    """Mean wall time."""
+    """Mean wall time of a step."""
     reset_cpu_s: float
-    """Mean CPU time of all but the first."""
+    """Mean CPU time of the resets without the first, or of the first if it is the only one."""
     step_cpu_s: float
     action_characters: float
     """Mean length of a call's arguments, as text."""
     observation_characters: float
-    """Mean length of what a step answers."""
+    """Mean length of a step's observation."""
     transitions_a_minute: float
-    """By wall time, resets included and the first one left out."""
+    """Steps per minute of wall time, resets included, without the first episode."""
     failed: int = 0
     fault: str | None = None
-    """What the first failure said."""
+    """Message of the first failure."""
 
 
 async def timed(real: RealEnvironment, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> Timing:
-    """Play each task once.
+    """Play each task once with a behaviour, and measure the times.
 
     Raises:
         InvalidInput: there is no task.
-        UnknownName: it has no such behaviour.
+        UnknownName: the environment has no such behaviour.
         DreamGymError: the first task cannot be started.
     """
     if behaviour not in real.behaviours:

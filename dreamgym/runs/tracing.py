@@ -1,4 +1,4 @@
-"""Where a server's spans go: only the standard variables OTEL_* decide it."""
+"""Export of a server's OpenTelemetry spans, configured only by the standard OTEL_* variables."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 WANTED = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Spans are sent if one of these is set."""
 PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
-"""Exporters of OTLP by the protocol that OTEL_EXPORTER_OTLP_PROTOCOL names."""
+"""OTLP exporter for each value of OTEL_EXPORTER_OTLP_PROTOCOL."""
 
 
 @contextmanager
 def exported_spans() -> Iterator[None]:
-    """Send the spans of this process as the OTEL_* variables say; without any of WANTED, nothing happens.
+    """Send the spans of this process as the OTEL_* variables specify; do nothing if none of WANTED is set.
 
     A process that has a tracer provider already (`opentelemetry-instrument`) keeps it.
 
     Raises:
         MissingPackage: the SDK or the exporter is not installed.
-        InvalidInput: a variable names what does not exist.
+        InvalidInput: the variables ask for a protocol that is not in PROTOCOLS.
     """
     names = _exporters()
     if not names:

@@ -1,7 +1,7 @@
-"""What a result was made with: the commit of the code, and the packages of a real environment.
+"""Versions that a result was made with: the commit of the code, and the packages of a real environment.
 
-By a convention of this project, the extra of a distribution that is called like the environment's entry point, or like
-a part of its module, brings the packages that the environment needs.
+By a convention of this project, a distribution has an extra with the packages that the environment needs. The extra is
+named like the environment's entry point or like a part of its module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REQUIREMENT = re.compile(
 
 
 def extra_of(point: EntryPoint) -> str | None:
-    """The extra that brings what the environment needs; None where it needs nothing that has one."""
+    """The extra that installs what the environment needs; None if there is none."""
     distribution: Distribution | None = point.dist
     extras = (distribution.metadata.get_all("Provides-Extra") or []) if distribution is not None else []
     known = {_plain(extra): extra for extra in extras}
@@ -35,7 +35,7 @@ def extra_of(point: EntryPoint) -> str | None:
 
 
 def packages_of(point: EntryPoint, options: JsonObject | None = None) -> list[str]:
-    """The packages of that extra, without their own extras and version ranges; none if it plays without them."""
+    """Packages of the environment's extra, without extras and version ranges; none if it plays without them."""
     extra = extra_of(point)
     if extra is None or point.dist is None or not _needs_packages(point, options):
         return []
@@ -44,12 +44,12 @@ def packages_of(point: EntryPoint, options: JsonObject | None = None) -> list[st
 
 
 def installed(packages: Iterable[str]) -> dict[str, str | None]:
-    """The version of each package; None where it is not here."""
+    """Version of each package; None if it is not installed."""
     return {name: _version(name) for name in packages}
 
 
 def version_of(spec: EnvironmentSpec) -> str | None:
-    """What a real environment is made of, with versions, for the record; None where nothing is known."""
+    """Packages of a real environment with their versions, for the record; None if nothing is known."""
     point = next((point for point in entry_points(group=GROUP) if point.name == spec.adapter), None)
     if point is None:
         return spec.adapter
@@ -78,7 +78,7 @@ def _plain(name: str) -> str:
 
 @cache
 def commit() -> str:
-    """The commit of the code that runs, with a + if code was changed since; the version if there is no checkout."""
+    """Commit of the running code, with a + if the code was changed since; the version if there is no checkout."""
     import dreamgym
 
     def git(*words: str) -> str:

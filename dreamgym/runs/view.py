@@ -1,4 +1,4 @@
-"""The page over a store and a run folder: served on this machine, or written as files that need no server."""
+"""The web page that shows a store and a run folder: served on this machine, or written as files without a server."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 async def viewing(
     folder: Path | None = None, *, port: int = 0, write: str | None = None, dsn: str | None = None
 ) -> AsyncIterator[str]:
-    """Serve the page on this machine; gives its address, which has the token that opens it.
+    """Serve the page on this machine and yield its address, which contains the token that opens it.
 
     Args:
-        folder: a run folder that is shown beside the store; None: the store alone.
-        port: to listen on; 0 takes a free one.
-        write: URL of a server of the same store, at which the page forks episodes and plays on by hand; its token is
-            that of DREAMGYM_TOKEN, or a part of the URL. None: the page only reads.
-        dsn: of the store; None: the embedded server.
+        folder: run folder that is shown beside the store; None: the store alone.
+        port: port to listen on; 0 takes a free one.
+        write: URL of a server with the same store. At this server, the page forks episodes and plays on by hand. The
+            token comes from DREAMGYM_TOKEN or the URL. None: the page only reads.
+        dsn: DSN of the store; None: the embedded server.
 
     Raises:
         InvalidInput: there is no such folder, or the port is taken.
@@ -71,12 +71,12 @@ async def export_view(folder: Path | None, out: Path, *, dsn: str | None = None)
     """Write the page as files that need no server; return the number of episodes in it.
 
     Args:
-        folder: a run folder, which is all that is exported; None: the store, whole.
-        out: where the files go; an export that is there is replaced.
-        dsn: of the store; None: the embedded server.
+        folder: run folder, which alone is exported; None: the whole store.
+        out: folder for the files; an earlier export in it is replaced.
+        dsn: DSN of the store; None: the embedded server.
 
     Raises:
-        InvalidInput: there is no such run folder, or `out` holds something that is no export.
+        InvalidInput: there is no such run folder, or `out` contains something other than an export.
         StoreError: the store cannot be reached.
     """
     from dreamgym_server.view.answers import Answers
@@ -124,9 +124,9 @@ async def _library(folder: Path | None, dsn: str | None) -> AsyncIterator[Librar
 
 
 async def _buffer(database: Database) -> PostgresBuffer | None:
-    """The replay buffer, for its search; None if this process has not the encoder that filled it.
+    """The replay buffer, for its search; None if this process does not have the encoder that filled it.
 
-    A store that nothing was put into gets no encoder by being looked at.
+    An empty store has no encoder yet, and looking at it does not give it one.
     """
     from dreamgym.replay.postgres.buffer import PostgresBuffer
 

@@ -1,1 +1,1 @@
-"""Arms times seeds from one file, to one table."""
+"""Experiments: one file of arms and seeds, trained and measured into one table."""

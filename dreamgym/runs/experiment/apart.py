@@ -1,7 +1,7 @@
-"""Whether a world of the test was trained in: worlds that no play tells apart are one world.
+"""Checks that no world of the test occurs in training. Worlds that no play tells apart are the same world.
 
-Names do not tell, for a task's id contains its split. Worlds with equal instructions and first views are played with
-equal seeds, again and again, until their answers differ.
+Names cannot show this, because a task's id contains its split. Worlds with equal instructions and first views are
+played repeatedly with equal seeds until their answers differ.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dreamgym.errors import InvalidInput
 from dreamgym.types import Source, Task
 
 ROUNDS = 100
-"""Rounds of play at most. In `coin`, 12 rounds tell apart all worlds that begin alike."""
+"""Maximum number of rounds of play. In `coin`, 12 rounds tell apart all worlds that begin alike."""
 
 Groups = list[list[Task]]
 
 
 async def check_apart(real: RealEnvironment, trained: Sequence[Task], tested: Sequence[Task]) -> int:
-    """How many plays it took to tell all worlds of the test from those of the training.
+    """Number of plays that it took to tell all worlds of the test from those of training.
 
     Raises:
-        InvalidInput: some are the same, as far as play shows.
+        InvalidInput: some worlds could not be told apart.
     """
     names = {task.id for task in tested}
     first: dict[Hashable, list[Task]] = defaultdict(list)
@@ -54,12 +54,12 @@ async def check_apart(real: RealEnvironment, trained: Sequence[Task], tested: Se
 
 
 def _mixed(groups: Groups, tested: set[str]) -> Groups:
-    """Those with worlds of either side."""
+    """The groups that contain worlds of both the test and training."""
     return [group for group in groups if len({task.id in tested for task in group}) == 2]
 
 
 async def _answers(real: RealEnvironment, task: Task, seed: int) -> tuple[tuple[str, str], ...]:
-    """What a play with this seed did and saw; the behaviours take turns."""
+    """Actions and states of a play with this seed. The seed also chooses the behaviour, so that they take turns."""
     names = sorted(real.behaviours)
     behaviour = real.behaviours[names[seed % len(names)]]
     environment = real.create()

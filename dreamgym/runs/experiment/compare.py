@@ -1,4 +1,4 @@
-"""Arms times seeds: train and measure them all, and write the table."""
+"""Trains and measures every arm with every seed, and writes the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dreamgym.runs.opening import tasks_of
 
 
 def run_folder(file: Path, out: Path | None) -> Path:
-    """The run folder of an experiment: the one that is named, else `runs/` and the file's name."""
+    """The run folder of an experiment: `out`, else `runs/` and the file's name."""
     return (out or Path("runs") / file.stem).resolve()
 
 
@@ -35,22 +35,23 @@ def compare(
     command: str | None = None,
     cluster: str | None = None,
 ) -> str:
-    """Train and measure every arm of an experiment file with every seed. What is done is kept and not done again.
+    """Train and measure every arm of an experiment file with every seed. Finished work is kept and not repeated.
 
     Args:
         file: the experiment, a TOML file.
         out: run folder; None: `runs/` and the file's name. It gets the report as Markdown, JSON and a picture.
-        seeds: only the first so many seeds of the file; None: all.
-        parallel: so many arms at once, each in a process of its own; a cluster makes one in each of its workers.
-        command: how the report says it was made; None: by `dreamgym experiment` from examples/experiments.
+        seeds: number of seeds to use, from the first of the file on; None: all.
+        parallel: number of arms at once, each in a process of its own; a cluster makes one in each of its workers.
+        command: command that the report shows as its origin; None: `dreamgym experiment` and examples/experiments.
         cluster: address of the Ray cluster that trains and measures; None: this machine.
 
     Returns:
         The report as Markdown.
 
     Raises:
-        InvalidInput: the file, or `parallel` arms on a cluster, or the folder holds arms that were made otherwise.
-        EnvironmentUnavailable: an arm ended early, or real episodes failed; the same call goes on.
+        InvalidInput: the file is invalid, `parallel` is given with a cluster, or the folder contains arms that were
+            made with other settings.
+        EnvironmentUnavailable: an arm ended early, or real episodes failed. The same call continues the experiment.
     """
     if cluster is not None and parallel != 1:
         raise InvalidInput("a cluster trains one arm on each of its CPUs: leave out --parallel or --cluster")

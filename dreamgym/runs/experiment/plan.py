@@ -1,8 +1,8 @@
-"""What an experiment file says: which arms, which seeds, from which recordings, measured on what.
+"""The content of an experiment file: its arms, seeds, recordings and test.
 
-Everything that is random follows from the seed: what is recorded, the warm start, the training. Within a seed all arms
-start from the same recordings and the same policy, so that their differences are paired. Several files that agree in
-what is recorded, the warm start and the test may share a run folder: arms of one name in it are one arm.
+Everything random follows from the seed: the recordings, the warm start and the training. Within a seed, all arms start
+from the same recordings and the same policy, so that their differences are paired. Several files with the same
+recordings, warm start and test may share a run folder. Arms with the same name in it are one arm.
 """
 
 from __future__ import annotations
@@ -25,72 +25,72 @@ Spoiled = Literal["next states", "calls and next states", "every reward", "no re
 
 
 class Play(Frozen):
-    """Some real play to record."""
+    """Real episodes to play and record."""
 
     behaviour: str = Field(validation_alias=AliasChoices("behaviour", "agent"))
-    """A behaviour of the environment. Results that were published before call it `agent`."""
+    """A behaviour of the environment. Earlier published results call it `agent`."""
     episodes: int = Field(ge=1)
     tasks: int = Field(ge=1)
     """Number of training tasks, from the first on, that are played in turn."""
     warm: bool = False
-    """The warm start imitates this play."""
+    """True if the warm start imitates these episodes."""
 
 
 class RecordedFile(Frozen):
-    """Real play that was recorded before, such as that of a server which nobody here can play."""
+    """Real episodes that were recorded before, for example at a server that cannot be played here."""
 
     file: Path
-    """JSONL of episodes, such as an environment folder's. Those of tasks that are tested or probed are left out."""
+    """JSONL of episodes, for example of an environment folder. Episodes of tested or probed tasks are left out."""
 
 
 class WarmStart(Frozen):
-    """How the policy that all arms begin with is made: one from scratch that imitates recorded play."""
+    """Settings of the policy that all arms begin with, which is made from scratch and imitates recorded episodes."""
 
     policy: NewPolicy = "tiny"
     steps: int = Field(default=200, ge=1)
     batch: int = Field(default=32, ge=1)
-    """Episodes per update; of a pointer policy, steps."""
+    """Number of episodes per update; for a pointer policy, number of steps."""
     learning_rate: float = Field(default=3e-3, gt=0)
 
 
 class Fit(Frozen):
-    """How `dreamgym fit` makes an experience model of a seed's own recordings; arms that say the same share it."""
+    """Settings with which `dreamgym fit` makes a model of a seed's recordings. Arms with equal settings share it."""
 
     base: str = "tiny"
     k: int = Field(default=2, ge=0)
-    """Recorded transitions that it is shown with each step."""
+    """Number of recorded transitions that the model is shown with each step."""
     steps: int = Field(ge=1)
 
     @property
     def name(self) -> str:
-        """A folder's name."""
+        """Name of the model's folder."""
         return re.sub(r"\W+", "_", f"model_{self.base}_k{self.k}_steps{self.steps}")
 
 
 class Arm(Frozen):
-    """One way to get a policy. With nothing but a name it is the warm start itself."""
+    """One way to make a policy. An arm with only a name is the warm start itself."""
 
     name: str = Field(min_length=1)
     behaviour: str | None = None
-    """No policy: a behaviour of the environment, such as `random`."""
+    """Behaviour of the environment, such as `random`, that plays in place of a policy."""
     train: JsonObject | None = None
-    """Settings of `dreamgym train`; it starts from the warm start, from the arm it comes after, or from the `policy`
-    that they name."""
+    """Settings of `dreamgym train`. Training starts from the warm start, from the arm in `after`, or from the `policy`
+    of these settings."""
     fit: Fit | None = None
-    """Whose dream it trains in, where `train` names no model."""
+    """Fitted experience model whose dream the arm trains in; only if `train` has no `model`."""
     after: str | None = None
-    """Begin with the policy that this arm came to; its steps and seconds are counted here too."""
+    """Name of the arm whose policy this arm begins with. The steps and seconds of that arm are counted here too."""
     rates: tuple[float, ...] = ()
-    """Learning rates to train with. The first two seeds try all of them; the arm is the one whose last real probes
-    there, on dev tasks, are the best, and the other seeds train with that alone."""
+    """Learning rates to train with. The first two seeds try all of them. The arm gets the rate with the best last real
+    probes on dev tasks in these seeds, and the other seeds train with that rate alone."""
     spoiled: Spoiled | None = None
-    """A control that must not help: the dream's recordings with their answers shuffled, or their calls and answers;
-    every recorded answer a success, or none of them."""
+    """Makes the arm a control that must not help. In the recordings of its dream, the answers are shuffled, or the
+    calls and answers; or every recorded answer is a success, or none is."""
     spoiled_share: float = Field(default=1.0, gt=0, le=1)
     """Share of the recorded steps that is shuffled."""
     recordings: int | None = Field(default=None, ge=1)
-    """The dream knows only so many of the recorded episodes, drawn by the seed; a smaller draw is part of a larger
-    one."""
+    """Number of recorded episodes that the dream knows, drawn by the seed; None: all. A smaller draw is part of a
+    larger one."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -107,7 +107,7 @@ class Arm(Frozen):
         return self
 
     def trained(self) -> list[Arm]:
-        """The arms that are trained for it: itself, or one for each of its rates."""
+        """The arms that are trained for this arm: itself, or one for each of its rates."""
         if not self.rates:
             return [self]
         return [
@@ -128,14 +128,14 @@ class Arm(Frozen):
 
     @property
     def known(self) -> JsonObject:
-        """What its dream knows of the recordings."""
+        """Settings of the recordings that its dream knows."""
         share = {"spoiled_share": self.spoiled_share} if self.spoiled is not None else {}
         told: JsonObject = {"spoiled": self.spoiled, **share, "recordings": self.recordings}
         return {name: value for name, value in told.items() if value is not None}
 
     @property
     def settings(self) -> JsonObject:
-        """All that decides what comes of it, with today's defaults. Raises InvalidInput for what cannot be set."""
+        """All settings that determine the result, with today's defaults. Raises InvalidInput for an invalid setting."""
         try:
             train = None if self.train is None else settings_of(TrainConfig, None, flags(self.train))
         except InvalidInput as error:
@@ -150,7 +150,7 @@ class Arm(Frozen):
 
 
 class Measured(Frozen):
-    """On what the arms are compared: in the real environment, on tasks that nothing else touches."""
+    """Settings of the test: the arms are compared in the real environment, on tasks that nothing else uses."""
 
     split: str = "test"
     episodes: int = Field(default=500, ge=1)
@@ -162,7 +162,7 @@ class Comparison(Frozen):
     arm: str
     against: str
     goal: str = ""
-    """What was hoped for, in words; the table shows it beside what came."""
+    """The hoped-for result in words. The table shows it beside the measured one."""
 
 
 class Plan(Frozen):
@@ -175,7 +175,7 @@ class Plan(Frozen):
     warm: WarmStart = WarmStart()
     test: Measured = Measured()
     held_out: str = ""
-    """Tasks whose id holds this text are tested, and no others are; those others alone are recorded."""
+    """Only tasks whose id contains this text are tested, and only other tasks are recorded; empty: no such limit."""
     arm: tuple[Arm, ...] = Field(min_length=1)
     compare: tuple[Comparison, ...] = ()
 
@@ -206,33 +206,33 @@ class Plan(Frozen):
 
     @property
     def plays(self) -> list[Play]:
-        """What is played to be recorded."""
+        """The episodes to play and record."""
         return [one for one in self.recorded if isinstance(one, Play)]
 
     @property
     def files(self) -> list[RecordedFile]:
-        """What was recorded before."""
+        """The files of episodes that were recorded before."""
         return [one for one in self.recorded if isinstance(one, RecordedFile)]
 
     def recordable(self, tasks: Sequence[Task]) -> list[Task]:
-        """Those of the training tasks that may be recorded."""
+        """The training tasks that may be recorded."""
         return [task for task in tasks if not self.held_out or self.held_out not in task.id]
 
     def tested(self, tasks: Sequence[Task]) -> list[Task]:
-        """Those of the split's tasks that are tested. Raises InvalidInput if there are none."""
+        """The tasks of the split that are tested. Raises InvalidInput if there are none."""
         found = [task for task in tasks if self.held_out in task.id][-self.test.episodes :]
         if not found:
             raise InvalidInput(f"held_out: no task of the split {self.test.split!r} has {self.held_out!r} in its id")
         return found
 
     def difference(self, other: Plan) -> str | None:
-        """What of that which all arms share `other` has different, as words; None where nothing is."""
+        """Names of the common settings of all arms that differ in `other`, as text; None if none differs."""
         shared = ("env", "recorded", "warm", "test", "held_out")
         return ", ".join(name for name in shared if getattr(self, name) != getattr(other, name)) or None
 
 
 def flags(settings: Mapping[str, JsonValue], prefix: str = "") -> list[str]:
-    """Settings as `dreamgym train` takes them on its command line."""
+    """Settings as command line arguments of `dreamgym train`."""
 
     def pairs() -> Iterator[str]:
         for key, value in settings.items():
@@ -248,7 +248,7 @@ def flags(settings: Mapping[str, JsonValue], prefix: str = "") -> list[str]:
 
 
 def read_plan(file: Path) -> Plan:
-    """The experiment in a file. Raises InvalidInput saying what is wrong with it, arms and their settings included."""
+    """Read an experiment file. Raises InvalidInput if the file, or a setting of one of its arms, is invalid."""
     try:
         given = tomllib.loads(file.read_text(encoding="utf-8"))
         if any("agent" in play for play in given.get("recorded", ()) if isinstance(play, dict)):

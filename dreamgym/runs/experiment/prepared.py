@@ -1,4 +1,4 @@
-"""What all arms of one seed begin with: recordings, a database that holds them, a warm-started policy."""
+"""The start of all arms of one seed: recordings, a database that contains them, and a warm-started policy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Prepared:
 
     @cached_property
     def recorded(self) -> list[Trajectory]:
-        """The real play that the seed is given: what is played for it, now where it was not yet, and then files."""
+        """The seed's real episodes: those played for it, then those of files. Made once and kept in the folder."""
         file = self.folder / "recorded.jsonl"
         if not file.exists():
             played = [asyncio.run(self._played(number, play)) for number, play in enumerate(self.plan.plays)]
@@ -54,7 +54,7 @@ class Prepared:
 
     @cached_property
     def digest(self) -> str:
-        """Tells these recordings in this folder from others: servers outlive folders."""
+        """Hash of the folder's path and recordings, for names of databases: a server may outlive the folder."""
         told = str(self.folder).encode() + (self.folder / "recorded.jsonl").read_bytes()
         return hashlib.sha256(told).hexdigest()[:8]
 
@@ -67,11 +67,11 @@ class Prepared:
 
     @property
     def real_steps(self) -> int:
-        """Steps that reality was asked for before any training."""
+        """Number of real steps taken before any training."""
         return sum(len(trajectory.transitions) for trajectory in self.recorded)
 
     def warm(self) -> Path:
-        """The folder of the policy that imitates the play which the plan calls warm."""
+        """Folder of the warm start, a policy that imitates the plan's `warm` episodes; made if it is not there."""
         folder = self.folder / "warm"
         if not (folder / "config.json").is_file():
             from dreamgym_integrations.trainers.policy.scratch import create_policy
@@ -97,7 +97,7 @@ class Prepared:
         return folder
 
     def database(self, run: str, arm: Arm) -> str:
-        """The DSN of a run's own database, filled with the recordings; an interrupted run finds its own again."""
+        """DSN of a run's own database, filled with the recordings. An interrupted run gets its database again."""
         known = "_".join(re.sub(r"\W+", "_", str(value)) for value in arm.known.values())
         template = "_".join(filter(None, [f"seed_{self.seed}", known, self.digest]))
         with alone(self.folder):
@@ -114,7 +114,7 @@ class Prepared:
             return databases.create(self.dsn, run, template=template)
 
     def given(self, arm: Arm) -> Sequence[Trajectory]:
-        """What the arm's dream knows of the recordings."""
+        """The recordings that the arm's dream knows."""
         recorded = self.recorded
         if arm.recordings is not None:
             chosen = set(random.Random(self.seed).sample(range(len(recorded)), len(recorded))[: arm.recordings])
@@ -148,14 +148,14 @@ class Prepared:
 
 
 def database_folder(folder: Path) -> Path:
-    """Where the database server of a run folder keeps its data."""
+    """Data folder of a run folder's database server."""
     base = default_folder()
     return base.with_name(f"{base.name}-{folder.name}")
 
 
 @contextmanager
 def prepared_seeds(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
-    """The seeds of an experiment over a database server of the folder's own, which stops when nobody uses it."""
+    """The seeds of an experiment, with a database server for this folder, which stops when nobody uses it."""
     spec = load_spec(plan.env)
     real = real_of(spec)
     server = EmbeddedServer.start(database_folder(folder))
@@ -167,7 +167,7 @@ def prepared_seeds(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """What is made in a folder is made once, whoever else wants it: threads, or another experiment."""
+    """Lock a folder against other threads and other experiments, so that its content is made only once."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -177,7 +177,7 @@ def alone(folder: Path) -> Iterator[None]:
 def shuffled(
     trajectories: Sequence[Trajectory], seed: int, *, calls: bool = False, share: float = 1.0
 ) -> list[Trajectory]:
-    """Trajectories with equal states and calls, in which a share of the answers is permuted among that share.
+    """Copies with the same states and calls, in which a share of the answers is permuted among themselves.
 
     With `calls`, the calls are permuted too, so that the data no longer shows which calls are possible in a state.
     """

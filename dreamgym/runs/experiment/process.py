@@ -1,4 +1,4 @@
-"""The processes in which arms are trained and experience models fitted: each is a verb of `dreamgym`."""
+"""The processes in which arms are trained and experience models fitted. Each runs a verb of `dreamgym`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _running: set[subprocess.Popen[str]] = set()
 
 
 def logged(verb: Sequence[str], log: Path, who: str, environ: Mapping[str, str]) -> int:
-    """Run a verb with its output in a log, and say its lines of progress; its exit code.
+    """Run a verb with its output in a log, print its progress lines, and return its exit code.
 
     Args:
         verb: the verb of `dreamgym` and its options.
-        log: is added to.
-        who: what is said before a line of progress.
-        environ: the environment's variables.
+        log: file to which the output is appended.
+        who: text before each printed line.
+        environ: environment variables of the process.
     """
     with (
         log.open("a", encoding="utf-8") as file,
@@ -46,6 +46,6 @@ def logged(verb: Sequence[str], log: Path, who: str, environ: Mapping[str, str])
 
 
 def interrupt() -> None:
-    """Let all that run save what they have and end. They go on from there when they are run again."""
+    """Let all running processes save their work and end. They continue from there when they are run again."""
     for process in list(_running):
         process.terminate()

@@ -1,4 +1,4 @@
-"""One arm with one seed: train, measure in the real environment, keep the result in a file."""
+"""Trains one arm with one seed, measures it in the real environment, and keeps the result in a file."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ PLAYING_SEED = 7
 ATTEMPTS = "attempts.json"
 RESULT = "result.json"
 TRAINED = "trained.json"
-"""The settings of an arm whose training has come to its end. If its measuring is cut off, only that is done again."""
+"""File with the settings of an arm whose training is complete. If its test is cut off, only the test is repeated."""
 LOG = "train.log"
 SMOOTHED = 5
-"""Updates over which success in the dream is averaged: each update plays other tasks."""
+"""Number of updates over which success in the dream is averaged, because each update plays other tasks."""
 SEEDS_TRIED = 2
-"""Seeds with which an arm is trained at each of its learning rates."""
+"""Number of seeds with which an arm is trained at each of its learning rates."""
 
 
 class Result(Frozen):
-    """What one arm came to with one seed."""
+    """The result of one arm with one seed."""
 
     arm: str
     seed: int
@@ -64,22 +64,22 @@ class Result(Frozen):
     recorded_steps: int
     """Real steps recorded before training, the same for all arms of a seed."""
     real_steps: int
-    """Real steps taken while training; probes are not counted, for they teach nothing."""
+    """Real steps taken while training. Probes are not counted, because nothing is learned from them."""
     dream_steps: int
     tiers: dict[str, int]
-    """How many steps of the dream, and of the one that the arm comes after, each tier answered."""
+    """Number of dream steps that each tier answered, including those of the arm in `after`."""
     unjudged: int
-    """Episodes of training whose reward nobody could tell, which were not learned from."""
+    """Training episodes whose reward could not be determined. Nothing was learned from them."""
     failed: int | None = None
-    """Episodes of training that broke off because nobody could answer a step; None: it was not counted."""
+    """Training episodes that ended because nothing could answer a step; None: they were not counted."""
     seconds: float
     """Seconds of training the policy, interrupted attempts included; fitting an experience model is not included."""
     dead_share: float | None
     """Share of the played groups whose rollouts all had the same reward."""
     curve: tuple[tuple[int, float], ...]
-    """Updates, and success of the probe in the real environment after them."""
+    """Number of updates, and success of the probe in the real environment after them."""
     inside: tuple[tuple[int, float], ...] = ()
-    """Updates, and mean success in the dream over the last `SMOOTHED` of them."""
+    """Number of updates, and mean success in the dream over the last `SMOOTHED` of them."""
 
     @property
     def outcomes_N(self) -> list[float]:
@@ -88,19 +88,19 @@ class Result(Frozen):
 
 
 Make = Callable[[Prepared, Arm], Result]
-"""Trains and measures an arm with a seed, which has its warm start, and leaves the arm's files in its folder."""
+"""Trains and measures an arm with a seed whose warm start is made, and leaves the arm's files in its folder."""
 
 
 def result(prepared: Prepared, arm: Arm, make: Make | None = None) -> Result:
-    """The arm's result with this seed; kept in its folder, and read from there the next time.
+    """The arm's result with this seed. It is kept in the arm's folder and read from there the next time.
 
     Args:
         prepared: the seed.
-        arm: as in the file.
-        make: how it comes about if it is not there yet; None: in this process.
+        arm: the arm, as in the experiment file.
+        make: makes the result if it is not there yet; None: this process makes it.
 
     Raises:
-        InvalidInput: the folder has the result of an arm of this name with other settings.
+        InvalidInput: the folder contains the result of an arm of this name with other settings.
     """
     with alone(prepared.folder):
         _ = prepared.recorded
@@ -125,7 +125,7 @@ def result(prepared: Prepared, arm: Arm, make: Make | None = None) -> Result:
 
 
 def difference(was: JsonValue, now: JsonValue, name: str = "") -> str | None:
-    """What two settings have different, as words; None where nothing is."""
+    """The differences between two settings as text; None if they are equal."""
     if isinstance(was, dict) and isinstance(now, dict):
         inner = [difference(was.get(key), now.get(key), f"{name}.{key}".strip(".")) for key in was | now]
         return ", ".join(one for one in inner if one is not None) or None
@@ -135,9 +135,9 @@ def difference(was: JsonValue, now: JsonValue, name: str = "") -> str | None:
 def queued(
     pool: Executor, arms: Sequence[Arm], seeds: Sequence[Prepared], make: Make | None = None
 ) -> list[list[Future[Result]]]:
-    """Have every arm trained with every seed: one list a seed. For `make` see `result`.
+    """Submit every arm with every seed to the pool, and return one list per seed. For `make` see `result`.
 
-    It is one queue: whoever is free begins with the next seed while others are at this one's last arms.
+    There is one queue: free workers begin with the next seed while others still train the last arms of this one.
     """
     tried: dict[str, list[Future[Result]]] = defaultdict(list)
 
@@ -160,22 +160,22 @@ def queued(
 
 
 def best_rate(arm: Arm, results: Mapping[str, Sequence[Result]]) -> Arm:
-    """The arm at that of its rates whose last real probes, on dev tasks, are the best; itself if it has no rates.
+    """The arm at the rate whose last real probes on dev tasks are the best; the arm itself if it has no rates.
 
     Args:
-        arm: as in the file.
-        results: by the names of the trained arms, in the order of the seeds.
+        arm: the arm, as in the experiment file.
+        results: results by name of the trained arm, in the order of the seeds.
     """
     return max(arm.trained(), key=lambda one: probed(results.get(one.name, ())[:SEEDS_TRIED]))
 
 
 def probed(some: Sequence[Result]) -> float:
-    """Success of the last real probe, over all seeds; none is the worst."""
+    """Mean success of the last real probe over all seeds. A seed without a probe counts as -1, the worst."""
     return mean(one.curve[-1][1] if one.curve else -1.0 for one in some) if some else -1.0
 
 
 def name_of(arm: Arm) -> str:
-    """A folder's and a database's name."""
+    """Name of the arm's folder."""
     return re.sub(r"\W+", "_", arm.name.lower()).strip("_")
 
 
@@ -222,7 +222,6 @@ def _run(prepared: Prepared, arm: Arm) -> Result:
 
 
 def _count(name: str, played: Sequence[JsonObject]) -> int:
-    """The sum of a figure over all updates."""
     return int(sum(_number(line.get(name, 0)) for line in played))
 
 
@@ -232,12 +231,12 @@ def before_it(plan: Plan, arm: Arm) -> Arm | None:
 
 
 def begins_with(plan: Plan, arm: Arm) -> list[Arm]:
-    """The arms whose policies or practice this one goes on from."""
+    """The arms whose policies or practice this one continues."""
     return [one for one in (before_it(plan, arm), first_phase(plan, arm)) if one is not None]
 
 
 def first_phase(plan: Plan, arm: Arm) -> Arm | None:
-    """The arm that is the first phase of this one: same settings, same seed, and nothing `then`."""
+    """The arm that is the first phase of this one: it has the same settings without `then` and `real_steps`."""
     if arm.train is None or "then" not in arm.train:
         return None
     alone_settings = {key: value for key, value in arm.train.items() if key not in ("then", "real_steps")}
@@ -246,7 +245,7 @@ def first_phase(plan: Plan, arm: Arm) -> Arm | None:
 
 
 def _adopt(first: Path, folder: Path) -> None:
-    """Begin with what another arm did, which this one would do again to the last digit."""
+    """Begin with the policy and record of another arm, which this arm's own training would reproduce exactly."""
     record = folder / "metrics.jsonl"
     if record.exists():
         return
@@ -257,29 +256,29 @@ def _adopt(first: Path, folder: Path) -> None:
 
 
 def phases_of(folder: Path) -> list[list[JsonObject]]:
-    """The records of an arm's practice: in one environment, and in the real one after it."""
+    """The records of an arm's practice: of its first phase, and of the phase in the real environment after it."""
     return [read_record(file) for file in (folder / "metrics.jsonl", folder / "real" / "metrics.jsonl")]
 
 
 def curve(phases: Sequence[Sequence[JsonObject]]) -> Iterator[tuple[int, float]]:
-    """Updates in all phases so far, and success of the probe in the real environment after them."""
+    """Number of updates in all phases so far, and success of the probe in the real environment after them."""
     before = 0
     for number, record in enumerate(phases):
         for line in record:
-            if "real_success" in line and (number == 0 or line["step"]):  # what the first ends with begins the second
+            if "real_success" in line and (number == 0 or line["step"]):  # a phase begins with the last one's probe
                 yield before + int(_number(line["step"])), _number(line["real_success"])
         before += sum("rollout_s" in line for line in record)
 
 
 def inside_curve(record: Sequence[JsonObject]) -> Iterator[tuple[int, float]]:
-    """Updates so far, and mean success in the dream over the last few of them."""
+    """Number of updates so far, and mean success in the dream over the last few of them."""
     successes = [_number(line["inside_success"]) for line in record if "inside_success" in line]
     for update in range(1, len(successes) + 1):
         yield update, round(mean(successes[max(0, update - SMOOTHED) : update]), 4)
 
 
 def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> None:
-    """`dreamgym train` in a process of its own, with a database of its own. Without a base the arm names the policy."""
+    """Run `dreamgym train` in a process and a database of its own. If `base` is None, the arm names the policy."""
     trained = folder / TRAINED
     if trained.exists() and json.loads(trained.read_text(encoding="utf-8")) == arm.settings:
         return
@@ -288,11 +287,11 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     if not going_on:
         databases.drop(prepared.dsn, run)
     command = ["train", prepared.plan.env, "--out", str(folder), "--seed", str(prepared.seed)]
-    # a run that learns nothing any more has come to something too: it is played out, and measured as it ends
+    # a run that learns nothing any more is a result too: it goes on to its end, and its last policy is measured
     plain: JsonObject = {"dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
     if base is not None:
         plain["policy"] = str(base)
-    # many arms are trained: none needs a server of its own but those of an agent
+    # many arms are trained: only those with an agent need a server of their own
     plain["in_process"] = "agent" not in (arm.train or {})
     command += flags(plain | (arm.train or {}))
     command += ["--model", str(fitted(prepared, arm.fit))] if arm.fit is not None else []
@@ -311,7 +310,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
 
 
 def fitted(prepared: Prepared, fit: Fit) -> Path:
-    """An experience model of the seed's recordings; `dreamgym fit` makes it where it is not there yet."""
+    """Folder of an experience model of the seed's recordings; `dreamgym fit` makes it if it is not there yet."""
     folder = prepared.folder / fit.name
     model = folder / "model"
     with alone(folder):
@@ -330,7 +329,7 @@ def _last_line(folder: Path) -> str:
 
 
 def attempts(folder: Path) -> list[tuple[float, float]]:
-    """When each attempt at an arm's training began and ended; one that was killed ended with its record's last line."""
+    """Start and end time of each attempt at an arm's training. A killed one ended when its record was last written."""
     file = folder / ATTEMPTS
     known: list[tuple[float, float | None]] = json.loads(file.read_text()) if file.exists() else []
     records = [path.stat().st_mtime for path in folder.glob("**/metrics.jsonl")]
@@ -364,7 +363,7 @@ def _steps(played: Sequence[JsonObject], where: str) -> int:
 
 
 def _trained(folder: Path) -> Path:
-    """The policy of a run's last phase."""
+    """Policy folder of a run's last phase."""
     last = folder / "real" / "policy"
     return last if last.is_dir() else folder / "policy"
 

@@ -1,8 +1,8 @@
 """An experiment on a cluster: each worker trains and measures whole arms in a folder of its own, and sends them back.
 
-What an arm begins with (recordings, warm start, the arm before it) travels with it, and what it came to travels back.
-So no folder and no database is shared: on each machine the workers have an embedded PostgreSQL of their own. An arm
-whose worker died is done again from its beginning.
+The start of an arm (recordings, warm start, the arm before it) is sent with it, and its results are sent back. So
+machines share no folder and no database: on each machine, the workers have an embedded PostgreSQL of their own. If a
+worker dies, its arm is done again from the beginning.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Unit(NamedTuple):
     seed: int
     what: Arm | Fit
     given: bytes
-    """Archive of that in the seed's folder which it begins with."""
+    """Archive of the files in the seed's folder that the unit begins with."""
 
 
 class Made(NamedTuple):
-    """What came of a unit."""
+    """The result of a unit."""
 
     result: Result | None
     """None for an experience model."""
     files: bytes
-    """Archive of its folder, whose paths are those of the seed's folder."""
+    """Archive of the unit's folder, with paths relative to the seed's folder."""
 
 
 @dataclass(frozen=True)
 class Experimenting:
-    """The arms of an experiment: what a worker of a cluster opens for them."""
+    """The job of making the arms of an experiment, for the workers of a cluster."""
 
     plan: Plan
     name: str
@@ -83,10 +83,12 @@ def _made(prepared: Prepared, unit: Unit) -> Made:
 
 @contextmanager
 def spread(address: str, plan: Plan, folder: Path) -> Iterator[tuple[Make, int]]:
-    """How the cluster makes an arm, to be called in a thread, and how many it makes at once: one in each worker.
+    """Yield a function that makes an arm on the cluster, and the number of arms at once: one in each worker.
+
+    The function blocks, so it is called in a thread. Raises the same errors as `workers`.
 
     Args:
-        address: see `workers`, whose errors these are.
+        address: see `workers`.
         plan: the experiment.
         folder: its run folder.
     """

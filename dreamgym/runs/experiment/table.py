@@ -16,26 +16,26 @@ from dreamgym.runs.experiment.running import SEEDS_TRIED, Result, best_rate, pro
 from dreamgym.types import Frozen
 
 Results = Mapping[str, Sequence[Result]]
-"""By arm, one per seed, in the order of the seeds."""
+"""Results by arm: one per seed, in the order of the seeds."""
 
 
 DREAMS_DRAWN = 3
-"""Arms trained in a dream whose success there is drawn too; with more of them nobody could read the picture."""
+"""Maximum number of arms for which success in the dream is drawn too. More would make the plot unreadable."""
 
 
 class Published(Frozen):
-    """An experiment with its results: all that its report and its plot are made of."""
+    """An experiment with its results: all that its report and its plot are made from."""
 
     file: str
     """Name of the experiment file, without its ending."""
     command: str = ""
-    """The command that made it; empty in files of before: `dreamgym experiment` with the file."""
+    """The command that made it. Empty in older files, which were made by `dreamgym experiment` with the file."""
     plan: Plan
     results: tuple[Result, ...]
 
     @property
     def by_arm(self) -> Results:
-        """The results of each arm; of one that was trained at several rates, those at its best one."""
+        """The results of each arm. If an arm was trained at several rates, those at its best rate."""
         trained: dict[str, list[Result]] = defaultdict(list)
         for one in self.results:
             trained[one.arm].append(one)
@@ -44,7 +44,7 @@ class Published(Frozen):
 
 
 def report(published: Published) -> str:
-    """Everything as Markdown."""
+    """The whole report as Markdown."""
     plan, results = published.plan, published.by_arm
     numbers = ", ".join(map(str, plan.seeds[: min(len(some) for some in results.values())]))
     recorded = mean(one.recorded_steps for some in results.values() for one in some)
@@ -114,7 +114,7 @@ def _arms(plan: Plan, results: Results) -> Iterator[str]:
 
 
 def _rates(published: Published) -> Iterator[str]:
-    """At which rates arms were trained, and what they came to on dev tasks."""
+    """The learning rates at which arms were trained, and their success on dev and test tasks."""
     tried = [arm for arm in published.plan.arm if arm.rates]
     if not tried:
         return
@@ -174,30 +174,30 @@ def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
 
 
 def answered_by(some: Sequence[Result]) -> Counter[str]:
-    """How many steps of the dream each tier answered, over all seeds."""
+    """Number of dream steps that each tier answered, over all seeds."""
     return sum((Counter(one.tiers) for one in some), Counter())
 
 
 def success(some: Sequence[Result]) -> Rate:
-    """Mean over seeds and tasks."""
+    """Mean success over seeds and tasks."""
     return paired_difference([[0.0] * len(one.outcomes) for one in some], [one.outcomes_N for one in some])
 
 
 def difference(before: Sequence[Result], after: Sequence[Result]) -> Rate:
-    """Paired by seed and task; seeds that only one of them has are left out."""
+    """Difference of the success, paired by seed and task. Seeds that only one of them has are left out."""
     pairs = list(zip(before, after, strict=False))
     return paired_difference([b.outcomes_N for b, _ in pairs], [a.outcomes_N for _, a in pairs])
 
 
 def _areas(before: Sequence[Result], after: Sequence[Result]) -> tuple[list[float | None], list[float | None]]:
-    """The areas of both by seed; none where they did not train for as many updates."""
+    """Areas under both curves by seed; None if the two were not trained for the same number of updates."""
     pairs = [(b.curve, a.curve) for b, a in zip(before, after, strict=False)]
     alike = [(b, a) if b and a and b[-1][0] == a[-1][0] else ((), ()) for b, a in pairs]
     return [area_under(b) for b, _ in alike], [area_under(a) for _, a in alike]
 
 
 def _differ(before_S: Sequence[float | None], after_S: Sequence[float | None]) -> str:
-    """The mean difference over the seeds that have both; nothing where none has."""
+    """Mean difference over the seeds that have both values, as text; empty if there are none."""
     both_S = _known(None if a is None or b is None else a - b for b, a in zip(before_S, after_S, strict=False))
     return points(mean_over_seeds(both_S)) if both_S else ""
 
@@ -250,7 +250,7 @@ def plot(published: Published, file: Path) -> None:
 
 
 def _draw(curves: Sequence[Sequence[tuple[int, float]]], axes: Any, colour: object, line: str = "-") -> None:
-    """The mean of the seeds in front of the single ones."""
+    """Draw the mean over the seeds in front of the curves of single seeds."""
     if not curves:
         return
     for curve in curves:

@@ -1,1 +1,1 @@
-"""Training a policy in one environment after another: the run, the server it plays at, what it shows."""
+"""Training of a policy in one environment after another: the run, its server and its progress display."""

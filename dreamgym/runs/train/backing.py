@@ -1,4 +1,4 @@
-"""What practice is backed by: a server and a store that bring themselves back, or sessions in this process."""
+"""The backing of practice: a server and a store that are restarted if they fail, or sessions in this process."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from dreamgym.types import Trajectory
 
 @dataclass
 class _Watched:
-    """An environment whose episodes go to a store, and whether its database was restarted."""
+    """An environment whose episodes go to a store, with a check whether the store's database was restarted."""
 
     spec: EnvironmentSpec
     store: Store
     _since: str | None = field(default=None, init=False)
-    """When the database that was last seen had started."""
+    """Start time of the database when it was last seen."""
 
     async def begin(self) -> None:
-        """Notice what goes away from now on."""
+        """Remember the start time of the database, so that `recover` notices if it goes away from now on."""
         self._since = await self.store.database.started_at()
 
     async def _is_restarted(self) -> bool:
-        """Whether the database went away since `begin`; if so, wait until it answers. Raises StoreError."""
+        """True if the database went away since `begin`. If so, wait until it answers. Raises StoreError."""
         try:
             now = await self.store.database.started_at()
         except StoreError:
@@ -63,13 +63,13 @@ class ServerAndStore(_Watched):
     server: ServerProcess
 
     async def recover(self) -> bool:
-        """Bring back what went away since this was last asked; whether anything had.
+        """Restart what went away since the last call. Return True if anything had.
 
-        The server is started anew in both cases: it ends in order, so that nothing of the time before comes later.
+        In both cases the server is stopped in order and restarted, so that it stores nothing old later.
 
         Raises:
             EnvironmentUnavailable: the server does not come back.
-            StoreError: the database does not.
+            StoreError: the database does not come back.
         """
         gone = []
         code = self.server.exit_code
@@ -86,9 +86,9 @@ class ServerAndStore(_Watched):
         return True
 
     async def take_back(self, run: str, iteration: int) -> int:
-        """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them.
+        """Delete what a run stored in an iteration and later ones. Return the number of real steps taken in them.
 
-        Episodes of the iteration before, which a server that was killed still held, are stored.
+        Episodes of the iteration before are stored if a killed server still held them.
         """
         for episode in await self.store.episodes.unstored(self.spec.name, run, iteration - 1):
             if (trajectory := stored_as(episode, self.spec)) is not None:
@@ -96,19 +96,19 @@ class ServerAndStore(_Watched):
         return await self.store.buffer.take_back(self.spec.name, run, iteration)
 
     async def tiers(self, run: str, iteration: int) -> dict[str, int]:
-        """How many steps of an iteration each tier answered."""
+        """Number of steps of an iteration that each tier answered."""
         return await self.store.episodes.tiers(self.spec.name, run, iteration)
 
     async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
-        """Rollouts of an iteration, one of each of its first groups, with the names of the groups."""
+        """One rollout of each of the first groups of an iteration, with the names of the groups."""
         return rollouts_of(await self.store.episodes.examples(self.spec.name, run, iteration, most), self.spec)
 
 
 @dataclass
 class InProcess(_Watched):
-    """The sessions of a server without the server: episodes of this process, whose trajectories the store keeps.
+    """A server's sessions without the server: episodes of this process, whose trajectories the store keeps.
 
-    Running episodes are in memory only. An update that is cut off is played again, so nothing is lost with them.
+    Running episodes are in memory only. An interrupted update is played again, so nothing is lost with them.
     """
 
     episodes: Episodes
@@ -117,11 +117,11 @@ class InProcess(_Watched):
     """The episodes of the last update. All are over."""
 
     def environment(self, version: int, group: str) -> LocalEnvironment:
-        """One to play in. The arguments are stored with each of its episodes."""
+        """A new environment to play in. The arguments are stored with each of its episodes."""
         return LocalEnvironment(self.episodes, self.spec.name, group=group, policy_version=version)
 
     async def recover(self) -> bool:
-        """Wait for what the last update stored; True if the database had gone away meanwhile, and is back.
+        """Wait until the last update is stored. Return True if the database went away meanwhile and is back.
 
         Raises:
             StoreError: the database does not come back.
@@ -135,18 +135,18 @@ class InProcess(_Watched):
         return True
 
     async def take_back(self, run: str, iteration: int) -> int:
-        """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them."""
+        """Delete what a run stored in an iteration and later ones. Return the number of real steps taken in them."""
         await self.episodes.archived()
         self.held.clear()
         return await self.store.buffer.take_back(self.spec.name, run, iteration)
 
     async def tiers(self, run: str, iteration: int) -> dict[str, int]:
-        """How many steps of the last update each tier answered."""
+        """Number of steps of the last update that each tier answered."""
         counts = Counter(step.provenance.tier.value for one in self._last for step in one.transitions)
         return dict(sorted(counts.items()))
 
     async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
-        """Rollouts of the last update, one of each of its first groups, with the names of the groups."""
+        """One rollout of each of the first groups of the last update, with the names of the groups."""
         first: dict[str, Episode] = {}
         for episode in sorted(self._last, key=lambda one: (one.group or "", one.id)):
             first.setdefault(episode.group or "", episode)
@@ -161,7 +161,7 @@ def rollouts_of(episodes: Sequence[Episode], spec: EnvironmentSpec) -> list[tupl
 
 @asynccontextmanager
 async def in_process(spec: EnvironmentSpec, config: TrainConfig, store: Store) -> AsyncIterator[InProcess]:
-    """The sessions of this process, in the environment that the settings ask for."""
+    """Open sessions in this process, in the environment that the settings ask for."""
     async with AsyncExitStack() as stack:
         worlds: Worlds
         if config.against is Against.REAL:
@@ -175,7 +175,7 @@ async def in_process(spec: EnvironmentSpec, config: TrainConfig, store: Store) -
 
 
 async def _dream(spec: EnvironmentSpec, config: TrainConfig, store: Store, stack: AsyncExitStack) -> DreamWorlds:
-    """The dream of what is stored. A model that does not learn from dreams sees recordings only: memory holds those."""
+    """The dream of what is stored. If its model does not learn from dreams, memory holds the recordings alone."""
     predictions = None if Part.CACHE in config.without else store.predictions
     model = load_model(config.model, env=spec.name, predictions=predictions)
     stack.push_async_callback(model.close)

@@ -1,4 +1,4 @@
-"""All that can be set of a training run: in its TOML file, or on the command line under the same names."""
+"""Settings of a training run, in its TOML file or on the command line under the same names."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ NEW = frozenset(get_args(NewPolicy))
 
 
 class TrainConfig(Settings):
-    """Where a policy practises, how it is watched, and (from Settings) how it learns."""
+    """Settings of where a policy practises, how it is probed and recorded, and (from Settings) how it learns."""
 
     policy: str = "tiny"
-    """Checkpoint folder to start from, or one that is made from the recordings: `tiny` writes words, `pointer` points
-    at what the environment's reader knows, `pointer without marks` is not told what the task names."""
+    """Checkpoint folder to start from, or a new policy made from the recordings: `tiny` writes words, `pointer` points
+    at entities that the environment's reader knows, `pointer without marks` does not see which ones the task names."""
     against: Against = Against.DREAM
-    """Where it practises: dream or real."""
+    """Environment to practise in: dream or real."""
     then: Literal[Against.REAL] | None = None
-    """`real`: after the dream it goes on practising in the real environment, for `real_steps`."""
+    """`real`: after the dream, the policy continues to practise in the real environment, for `real_steps`."""
     real_steps: int | None = Field(default=None, ge=1)
-    """Practice takes no more real steps than this. The number of updates follows from it where `steps` is not given."""
+    """Maximum number of real steps of the practice. If `steps` is not given, the number of updates follows from it."""
     agent: str | None = None
     """An agent by entry point or module:function, with the policy behind it; default: the policy acts by itself."""
     in_process: bool = False
-    """Play in the trainer's own process, without a server between: the same result. Not with an agent."""
+    """Play in the trainer's own process, without a server. The result is the same. Not possible with an agent."""
     probe: int = Field(default=200, ge=0)
-    """Real dev episodes per probe; 0 for none."""
+    """Number of real dev episodes per probe; 0: no probes."""
     stop: bool = True
-    """Stop, and keep the best probe's policy, where success in the real environment has fallen for sure."""
+    """Stop, and keep the best probe's policy, if success in the real environment has significantly fallen."""
     keep: Literal["last", "best"] = "best"
-    """Which policy counts at the end: the last one, or that of the best probe."""
+    """Policy that counts at the end: the last one, or that of the best probe."""
     model: str | None = None
     """Experience model, as in other verbs: nearest, local, a checkpoint folder, http://host/v1, …."""
     without: tuple[Part, ...] = ()
-    """Parts of the dream to leave out; `model = "local without history"` does it too."""
+    """Parts of the dream to leave out; `model = "local without history"` does the same."""
     calibration: Path | None = None
-    """What the dream's answers are worth, as `dreamgym fidelity` wrote it: what `weigh_confidence` and
-    `least_confidence` go by."""
+    """Calibration of the dream's answers, written by `dreamgym fidelity`, which `weigh_confidence` and
+    `least_confidence` use."""
     log: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Where metrics go besides metrics.jsonl."""
+    """Programs that get the metrics besides metrics.jsonl."""
     batch: int = Field(default=32, ge=1)
-    """Recorded episodes (sft; of a pointer policy recorded steps) or pairs (dpo) per update."""
+    """Number of recorded episodes (sft; recorded steps for a pointer policy) or pairs (dpo) per update."""
     mask_refused: bool = False
     """sft without an agent: recorded commands that the environment refused are read but not imitated."""
 
     def settings(self) -> Settings:
-        """What the trainer needs of it."""
+        """The settings that the trainer needs."""
         return Settings.model_validate(self.model_dump(include=set(Settings.model_fields)))
 
     @model_validator(mode="before")
     @classmethod
     def _parts_of_the_model(cls, given: object) -> object:
-        """The experience model, as in `--model` of other verbs: `local without history` leaves out history."""
+        """Split the model as `--model` of other verbs does: `local without history` leaves out the history."""
         if not isinstance(given, Mapping) or WITHOUT not in str(given.get("model")):
             return given
         named, parts = dream_setting(str(given["model"])), given.get("without") or ()
@@ -71,7 +71,7 @@ class TrainConfig(Settings):
     @field_validator("without", "log", mode="before")
     @classmethod
     def _several(cls, value: object) -> object:
-        """On the command line several are one word with commas."""
+        """Split several values that the command line gives as one word with commas."""
         return tuple(value.split(",")) if isinstance(value, str) else value
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What is said of the memory that learning takes, before it begins."""
+"""Prints how much memory learning takes, before it begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def say_memory(memory: Memory | None) -> None:
-    """Say what learning takes, and what to do if more than is free; nothing of a policy that is small."""
+    """Print the memory that learning takes and, if less is free, what to do; print nothing for a small policy."""
     from dreamgym_integrations.trainers.policy.memory import free
 
     if memory is None:

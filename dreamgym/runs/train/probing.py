@@ -1,4 +1,4 @@
-"""Looking at a policy in the real environment while it trains: when to stop, and which policy counts."""
+"""Probes of a policy in the real environment while it trains. They decide when to stop and which policy counts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class ProbesInReality:
-    """Looks at the policy in the real environment, on the same tasks each time; the first process alone does.
+    """Probes the policy in the real environment, on the same tasks each time. Only the first process does this.
 
-    A probe is a measurement: nothing is learned from it but when to stop and which policy counts.
+    A probe is a measurement: it decides when to stop and which policy counts, and nothing else is learned from it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ProbesInReality:
 
     @cached_property
     def _probes(self) -> RealProbes:
-        """Those in the record when the first one is wanted, and those made since."""
+        """The probes in the record at the first use, and those made since."""
         return self._recorded()
 
     def _recorded(self) -> RealProbes:
@@ -54,7 +54,7 @@ class ProbesInReality:
         return probes
 
     async def probe(self, policy: Policy, codec: PolicyCodec, update: int) -> Seen:
-        """Play the tasks; says whether this is the best policy so far, and whether to stop."""
+        """Play the tasks. Return whether this is the best policy so far, and whether to stop."""
         spec, config, probes = self._spec, self._config, self._probes
         async with (
             open_worlds(spec, Against.REAL) as worlds,
@@ -67,7 +67,7 @@ class ProbesInReality:
 
     @property
     def reason(self) -> str | None:
-        """Why training must not go on after the last probe."""
+        """Why training must stop after the last probe; None if it may go on."""
         return self._why(self._probes)
 
     def recorded_reason(self) -> str | None:
@@ -84,7 +84,7 @@ class ProbesInReality:
         )
 
     def settle(self, reason: str | None) -> str | None:
-        """Leave the policy that counts, and say which where it is not the last one."""
+        """Put the policy that counts into `policy`. Return `reason`, or a notice if it is not the last policy."""
         best, policy, part = (self._out / name for name in ("best", "policy", "policy.partial"))
         if not best.is_dir() or (reason is None and self._config.keep == "last"):
             return reason

@@ -1,4 +1,4 @@
-"""What a person sees while a policy trains: a screen that is drawn anew in a terminal, single lines elsewhere."""
+"""Shows the progress of training: a table that is redrawn in a terminal, single lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dreamgym.training.practice import tiers_of
 from dreamgym.types import JsonObject
 
 WINDOW = 10
-"""Updates that a mean is taken over."""
+"""Number of updates that a mean is taken over."""
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 5
 """Number of bins of the histogram of values, from 0 to 0.25."""
 
 
 class Progress:
-    """Takes the lines of the record as they come.
+    """Collects the lines of the record as they are written.
 
     Args:
-        steps: updates of the run.
-        where: what practice is called: `dream` or `real`.
+        steps: number of updates of the run.
+        where: environment of the practice, `dream` or `real`.
     """
 
     def __init__(self, steps: int, where: str) -> None:
@@ -36,7 +36,6 @@ class Progress:
         self._learned: JsonObject = {}
 
     def take(self, line: JsonObject) -> None:
-        """A line of the record."""
         if "rollout_s" in line:
             self._began = self._began or (_whole(line, "step"), time.monotonic() - _number(line, "rollout_s"))
             self._recent.append(line)
@@ -47,11 +46,11 @@ class Progress:
 
     @property
     def sentence(self) -> str:
-        """All of it in one line."""
+        """All rows in one line."""
         return ", ".join(f"{name} {value}" for name, value in self.rows() if value)
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What is shown, by its name."""
+        """Name and value of each figure that is shown."""
         if self._recent:
             yield "update", f"{_whole(self._recent[-1], 'step') + 1} of {self.steps}"
             yield f"success in the {self.where}", f"{self._mean('inside_success'):.0%}"
@@ -96,7 +95,7 @@ class Progress:
 
 @contextmanager
 def shown(progress: Progress) -> Iterator[None]:
-    """Draw while the run goes on; where there is no terminal, `say_line` says a line now and then."""
+    """Draw the progress while the run goes on. Without a terminal, `say_line` prints lines instead."""
     if not sys.stderr.isatty():
         yield
         return
@@ -115,7 +114,7 @@ def shown(progress: Progress) -> Iterator[None]:
 
 
 def say_line(progress: Progress, line: JsonObject) -> None:
-    """For logs: every fifth update and every probe."""
+    """Without a terminal, print a line for every fifth update and every probe."""
     is_told = "real_success" in line or ("rollout_s" in line and _whole(line, "step") % 5 == 0)
     if not sys.stderr.isatty() and is_told:
         say(progress.sentence)

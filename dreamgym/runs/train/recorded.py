@@ -17,16 +17,16 @@ from dreamgym.runs.train.memory import say_memory
 from dreamgym.types import Trajectory
 
 LIMITS = ("turn_tokens", "episode_tokens", "bf16", "gradient_checkpointing")
-"""Settings of a language model's answers and of the memory that it learns in."""
+"""Settings of the length of a language model's answers, and of the memory that its training takes."""
 
 
 async def learn_from_recordings(
     spec: EnvironmentSpec, config: TrainConfig, base: Path, out: Path, dsn: str | None
 ) -> None:
-    """Teach the policy in `base` from what is recorded and save it to `out`.
+    """Train the policy in `base` on the recordings and save it to `out`.
 
-    `sft` imitates what succeeded, with an agent in the agent's own conversations; `dpo` prefers it to what failed from
-    the same state. Nothing is learned from tasks of another split than `train`.
+    `sft` imitates what succeeded; with an agent, it does so in the agent's own conversations. `dpo` prefers what
+    succeeded to what failed from the same state. Nothing is learned from tasks of a split other than `train`.
     """
     recorded = [one for one in await stored_trajectories(spec, dsn) if may_be_learned(one.task)]
     learn: Callable[..., None]
@@ -45,7 +45,7 @@ async def learn_from_recordings(
 
         succeeded = [trajectory for trajectory in recorded if trajectory.success and trajectory.transitions]
         codec = load_codec(base, episode_tokens=config.episode_tokens)
-        # a mapped state is the same in an agent's conversation
+        # a policy on mapped states sees the same with and without an agent
         if config.agent is None or not succeeded or not isinstance(codec, ChatCodec):
             rows = rows_of(spec, codec, succeeded, mask_refused=config.mask_refused)
         else:
@@ -71,7 +71,7 @@ async def learn_from_recordings(
 async def _conversations(
     spec: EnvironmentSpec, config: TrainConfig, agent: str, base: Path, succeeded: Sequence[Trajectory]
 ) -> list[dict[str, list[int]]]:
-    """The recorded episodes that there is time to learn from, as conversations of the agent."""
+    """As many recorded episodes as the updates can learn from, drawn at random, as conversations of the agent."""
     from dreamgym_integrations.trainers.policy.model import load_chat_policy
     from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
     from dreamgym_integrations.trainers.policy.sft import conversation_row

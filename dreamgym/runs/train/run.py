@@ -1,8 +1,8 @@
 """One training run: in a dream, in the real environment, or in one after the other.
 
-The environments stand behind a server in a process of its own, or in this process (`in_process`). Of several processes
-that train together the first alone opens the store, starts the server, probes and writes; the others play their share
-and learn.
+The environments run behind a server in a process of its own, or in this process (`in_process`). If several processes
+train together, only the first opens the store, starts the server, probes and writes. The others play their share and
+learn.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ T = TypeVar("T")
 RECORDED = {"sft", "dpo"}
 """Algorithms that learn from recordings alone."""
 THEN_RATE = 0.3
-"""What comes `then` begins with this share of the learning rate: a few real steps refine the policy."""
+"""Share of the learning rate with which the phase `then` begins, because its few real steps refine the policy."""
 
 
 def train(
@@ -65,25 +65,25 @@ def train(
 ) -> Path:
     """Train a policy.
 
-    Under a launcher such as torchrun every process calls this, and the first speaks and writes.
+    Under a launcher such as torchrun, every process calls this, and only the first prints and writes.
 
     Args:
         env: the environment's name, or its folder.
-        config: where the policy practises and how it learns, or a function that reads that; the first process calls it.
+        config: settings of the run, or a function that reads them, which only the first process calls.
         out: run folder: settings.json, metrics.jsonl, checkpoints and, at the end, the checkpoint folder `policy`.
         resume: continue the run in `out`, curriculum included.
-        dsn: of the store; None: the embedded server.
+        dsn: DSN of the store; None: the embedded server.
 
     Returns:
         The folder of the trained policy.
 
     Raises:
-        InvalidInput: the settings do not fit together, or `out` holds a run and is not to be resumed.
-        BudgetSpent: the model could not be asked on in the middle of an update, which is played again with `resume`.
+        InvalidInput: the settings do not fit together, or `out` contains a run and `resume` is not set.
+        BudgetSpent: the budget was spent in the middle of an update, which is played again with `resume`.
         EnvironmentUnavailable: every rollout of an update failed, or the server does not come back.
         StoreError: the database does not come back.
         TrainingStopped: there is nothing to learn from, or a checkpoint cannot be saved.
-        KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
+        KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after a second Ctrl-C, at once.
     """
     with joined() as processes:
 
@@ -106,7 +106,7 @@ def train(
 
 @contextmanager
 def _resumable(processes: ProcessGroup) -> Iterator[None]:
-    """Errors that end a run in the middle say how it goes on."""
+    """Add to the errors that interrupt a run how to continue it."""
     try:
         yield
     except (BudgetSpent, EnvironmentUnavailable, StoreError) as error:
@@ -119,15 +119,15 @@ def _resumable(processes: ProcessGroup) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Served:
-    """The server as the first process opened it: all that the other processes need to know."""
+    """The server and the tasks that the first process opened: all that the other processes need to know."""
 
     url: str | None
     """None if the first process plays by itself."""
     tasks: Sequence[Task]
     generated: Sequence[Task]
-    """Tasks made by `dreamgym tasks --generate`, or by a run before."""
+    """Tasks made by `dreamgym tasks --generate`, or by an earlier run."""
     varies: bool
-    """Whether tasks are varied."""
+    """True if tasks are varied."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class TrainRun:
 
     spec: EnvironmentSpec
     env: str
-    """Its name or folder, as the server's process is told."""
+    """Name or folder of the environment, as it is given to the server's process."""
     config: TrainConfig
     base: Path
     """Checkpoint folder of the policy to start from."""
@@ -152,7 +152,7 @@ class TrainRun:
     def begin(
         cls, env: str, config: TrainConfig, out: Path, *, resume: bool, dsn: str | None, processes: int
     ) -> TrainRun:
-        """Write the settings and, for a policy from scratch, make the one to start from. Raises InvalidInput."""
+        """Write the settings and, for a policy from scratch, make its warm start. Raises InvalidInput."""
         spec = load_spec(env)
         if (out / "metrics.jsonl").exists() and not resume:
             raise InvalidInput(
@@ -192,12 +192,12 @@ class TrainRun:
         return replace(self, config=again, base=self.policy, out=self.out / "real", before=self.out)
 
     def tell(self, text: str) -> None:
-        """Say it once, however many processes train."""
+        """Print the text once, however many processes train."""
         if self._is_first:
             say(text)
 
     def play(self) -> None:
-        """Train, and leave the policy that counts in `out/policy`. The first process shows how it goes."""
+        """Train, and leave the policy that counts in `out/policy`. The first process shows the progress."""
         planned = self._of_first(self._plan)
         if planned is None:
             return
@@ -229,12 +229,12 @@ class TrainRun:
         return of_first(self._processes, make)
 
     def _plan(self) -> tuple[Settings, Sequence[Task]] | None:
-        """How to train and what to probe on; None if this run is done and the interrupted one is that after it."""
+        """Settings to train with and tasks to probe on; None if this run is done and the one after it was cut off."""
         config, out = self.config, self.out
         if (self.policy / "config.json").is_file() and self.before is None and config.then is not None:
             return None
         out.mkdir(parents=True, exist_ok=True)
-        # code that an environment folder names is not run unless somebody asks for the real environment
+        # an environment folder's own code is run only if the user asks for the real environment
         asks = config.against is Against.REAL or config.then is not None or "probe" in config.model_fields_set
         probed: Sequence[Task] = []
         if self.spec.adapter and config.probe and (asks or not Path(self.env).is_dir()):
@@ -244,7 +244,7 @@ class TrainRun:
         settings = config.settings()
         given = "steps" in config.model_fields_set and self.before is None
         if config.against is Against.REAL and config.real_steps is not None and not given:
-            # the record of the run before, not its own: a resumed run plans the same
+            # from the record of the run before, not its own, so that a resumed run makes the same plan
             record = read_record(self.before / "metrics.jsonl") if self.before else []
             steps = updates_for(config.real_steps, settings, self.spec, record)
             settings = settings.model_copy(update={"steps": steps})
@@ -253,7 +253,7 @@ class TrainRun:
     def _practise(
         self, settings: Settings, probed: Sequence[Task], on_note: Callable[[JsonObject], None]
     ) -> str | None:
-        """Train; what is to be said of the policy that is left, if anything."""
+        """Train. Return a notice on the policy that is left, if there is one."""
         from anyio.from_thread import start_blocking_portal
         from dreamgym_integrations.trainers.policy.memory import of_practice
         from dreamgym_integrations.trainers.policy.train import train_policy
@@ -273,7 +273,7 @@ class TrainRun:
                 return _Served(url, tasks, generated, varies=generator is not None)
 
             served = self._of_first(open_server)
-            if generator is None and served.varies:  # the first process varies; the others wait for what it makes
+            if generator is None and served.varies:  # the first process varies tasks; the others wait for its tasks
                 generator = StartVariation(self.spec, RecordedWorlds(()))
             practice = Practice(
                 self.spec,
@@ -313,7 +313,7 @@ class TrainRun:
         return self._of_first(lambda: watch.settle(watch.reason))
 
     def _stopped_before(self, watch: ProbesInReality, settings: Settings) -> str | None:
-        """Why the run that is resumed was stopped by its last probe, if it was. Raises InvalidInput for another run."""
+        """Why the last probe stopped the resumed run; None if it did not. Raises InvalidInput if it is another run."""
         from dreamgym_integrations.trainers.policy.run_folder import identity, newest_checkpoint
 
         reason = watch.recorded_reason() if self.resume else None
@@ -338,7 +338,7 @@ class TrainRun:
         return backing
 
     async def _tasks(self, backing: ServerAndStore | InProcess) -> tuple[list[Task], TaskGenerator | None]:
-        """The tasks to practise, and what varies them: nothing varies those of the real environment."""
+        """The tasks to practise, and what varies them. The tasks of the real environment are not varied."""
         from dreamgym.dream.load import load_llm
 
         if self.config.against is Against.REAL:
@@ -362,13 +362,13 @@ class TrainRun:
 
 
 def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Task]:
-    """The tasks that are practised in a dream: those recorded, and those of the description that nobody recorded.
+    """The tasks to practise in a dream: recorded ones, and those of the environment's description.
 
-    Of the latter only what can be played and decided: its start is known, since the task says it or all begin alike,
-    and it has a check. Tasks of another split than `train` are left out of both.
+    A task that was not recorded must be playable and decidable. So it needs a check, and a known start: either the task
+    has an initial state, or all episodes begin alike. Tasks of a split other than `train` are left out.
 
     Raises:
-        InvalidInput: all are of another split.
+        InvalidInput: all tasks are of another split.
     """
     tasks = {trajectory.task.id: trajectory.task for trajectory in recorded}
     for task in spec.tasks:
@@ -402,16 +402,16 @@ def _curriculum(served: _Served, settings: Settings) -> Curriculum:
 
 
 def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, record: Sequence[JsonObject]) -> int:
-    """So many updates use up the real steps, if episodes stay as long as they were; `record` is of practice so far."""
+    """Number of updates that use up the real steps, if episodes stay as long as in `record`, the practice so far."""
     lengths = [float(str(line["mean_steps"])) for line in record if "mean_steps" in line]
     length = mean(lengths[-10:]) if lengths else spec.max_steps
     return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
 
 
 def _warm_start(named: str, env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
-    """Make `out/warm`, a policy from scratch that imitates the recorded play, where it is not there yet.
+    """Make `out/warm`, a policy from scratch that imitates the recordings, if it is not there yet.
 
-    What is new in the environment's folder is stored first.
+    New recordings in the environment's folder are stored first.
     """
     if (out / "warm" / "config.json").is_file():
         return
