@@ -1,7 +1,7 @@
 """Reasoning traces for recorded transitions, written by a teacher model (paper, appendix C.1).
 
-A trace says why the recorded answer follows; it is what a fitted model learns to write first (eq. 5), and what a model
-that is shown recordings copies. It is no part of a transition's identity.
+A trace explains why the recorded answer follows. A fitted model learns to write it first (eq. 5), and a model that is
+shown recordings imitates it. It is not part of a transition's identity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dreamgym.state import State
 from dreamgym.types import JsonObject, Trajectory, Transition
 
 TOKENS, TOKENS_PER_STEP = 256, 128
-"""How long an answer may be."""
+"""Most tokens of an answer: a fixed number, and a number for each step."""
 
 
 TUTORIAL = ("overall_plan", "success_mode", "failure_mode")
@@ -28,10 +28,10 @@ TUTORIAL = ("overall_plan", "success_mode", "failure_mode")
 
 
 def form_of(count: int) -> type[Answer]:
-    """The teacher's form about an episode of `count` steps: the tutorial, and a trace `step_N` for each step.
+    """The form of the teacher's answer for `count` steps: the tutorial, and a trace `step_N` for each step.
 
-    The paper has a list of traces (appendix C.1), which comes out shorter or longer than the episode; of fields there
-    are as many as there are steps wherever the backend heeds a schema, and a small model can write one line for each.
+    The paper has a list of traces (appendix C.1), which comes out shorter or longer than the episode. With one field
+    per step the number is right if the backend obeys the schema, and a small model can write one line for each.
     """
     names = (*TUTORIAL, *(f"step_{number}" for number in range(1, count + 1)))
     fields: dict[str, Any] = dict.fromkeys(names, (str, ...))
@@ -46,7 +46,7 @@ def schema_of(count: int) -> JsonObject:
 
 
 def is_annotated(trajectory: Trajectory) -> bool:
-    """Every step has its reasoning already."""
+    """True if every step already has its reasoning."""
     return all(step.reasoning for step in trajectory.transitions)
 
 
@@ -54,7 +54,7 @@ async def annotate(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, *, s
     """The trajectory with the teacher's reasoning in each of its steps.
 
     Raises:
-        PredictionError: the teacher gave no valid answer with one trace per step, twice; there are no half answers.
+        PredictionError: the teacher twice gave no valid answer with one trace per step; a partial one is not kept.
     """
     count = len(trajectory.transitions)
     asked = await ask(
@@ -90,7 +90,7 @@ def annotation_messages(spec: EnvironmentSpec, trajectory: Trajectory) -> list[M
 
 
 def with_traces(trajectories: Iterable[Trajectory], annotated: Iterable[Trajectory]) -> list[Trajectory]:
-    """The trajectories with the reasoning that others of the same id have for the very same steps."""
+    """The trajectories with the reasoning that annotated ones of the same id have for the very same steps."""
     known = {trajectory.id: trajectory.transitions for trajectory in annotated}
     return [_with_traces(trajectory, known.get(trajectory.id, ())) for trajectory in trajectories]
 
@@ -110,13 +110,13 @@ def _fault(answer: Answer) -> str | None:
 
 
 def _is_accomplished(trajectory: Trajectory) -> bool | None:
-    """None if nobody judged it."""
+    """True if the episode was a success; None if nobody judged it."""
     ended = bool(trajectory.transitions) and trajectory.transitions[-1].result.terminated
     return trajectory.success if ended or trajectory.final_reward is not None else None
 
 
 def _shown(number: int, step: Transition) -> JsonObject:
-    """One step; of explicit states what changes, of texts the state before where no answer has shown it."""
+    """One step: with its changes if the states are explicit, else with the state before it."""
     before, after = State.of(step.state).content, State.of(step.next_state).content
     if before is not None and after is not None:
         changed: JsonObject = {

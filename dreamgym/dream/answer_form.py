@@ -1,8 +1,8 @@
-"""The form in which a model answers one step; recorded steps in that form, and answers as predictions.
+"""The form in which a model answers one step: turns recorded steps into this form, and answers into predictions.
 
-Where the state is explicit, a model says what changes and code changes it. The keys stand in the order of the paper's
-eq. 5: the reasoning, then the next state, then the outcome. Where only the text is known, the observation mostly is the
-next state. What is asked for follows from the query alone, so that training and use cannot differ.
+If the state is explicit, the model lists the changes and code applies them. The keys are in the order of the paper's
+eq. 5: the reasoning, then the next state, then the outcome. If the state is a text, the observation mostly is the next
+state. The form follows from the query alone, so that training and use cannot differ.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
 
 PLAIN = ("reasoning", "observation", "state", "error", "terminated", "success")
 STRUCTURED = ("reasoning", "error", "observation", "structured", "state", "terminated", "success")
-"""Whether the call is refused comes first: it decides which of the two that follow is null, and a small model that
-filled in the wrong one contradicts itself."""
+"""`error` comes before `observation` and `structured`, because it decides which of the two is null. A small model that
+had filled in the wrong one would contradict itself."""
 EXPLICIT = ("reasoning", "error", "changes", "observation", "terminated", "success")
 EXPLICIT_STRUCTURED = ("reasoning", "error", "changes", "observation", "structured", "terminated", "success")
 
@@ -85,7 +85,7 @@ class StepAnswer(Answer):
 
 
 class AnswerForm:
-    """The form of the answer to one query: its keys, its JSON schema, and the prediction that an answer is."""
+    """The form of the answer to one query: its keys, its JSON schema, and how an answer becomes a prediction."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -95,7 +95,7 @@ class AnswerForm:
         self.schema = _schema(self.keys, self._output, is_text_derived=self._wording is not None)
 
     def conditional_schema(self) -> JsonObject:
-        """The schema, and what of it follows from "error" once that is written; not all decoders take conditions."""
+        """The schema with conditions that follow from the value of "error"; not all decoders take conditions."""
         refused: JsonObject = {"changes": {"const": []}, "structured": {"const": None}}
         done: JsonObject = {"observation": {"const": None}} if self._wording is not None else {}
         conditions: JsonObject = {
@@ -106,7 +106,7 @@ class AnswerForm:
         return {**self.schema, **conditions}
 
     def _fault_of(self, answer: StepAnswer) -> str | None:
-        """Names a missing key, or one too many; None if all are right."""
+        """The fault in the keys or in the structured content; None if there is none."""
         if missing := [key for key in self.keys if key not in answer.model_fields_set]:
             return f'"{missing[0]}" is missing'
         for key in answer.model_fields_set - {*self.keys}:
@@ -124,10 +124,10 @@ class AnswerForm:
         return None
 
     def prediction(self, answer: StepAnswer, model: str) -> Prediction:
-        """The prediction of model `model` that the answer is. A success that it claims is not judged yet.
+        """Turn the answer of model `model` into a prediction. A success that it claims is not judged yet.
 
         Raises:
-            ValueError: what the answer lacks, has too much of or cannot be.
+            ValueError: the answer lacks a key, has one too many, or has an impossible value.
         """
         query = self._query
         if fault := self._fault_of(answer):
@@ -158,12 +158,12 @@ class AnswerForm:
         )
         if answer.structured is None or self._output is None:
             return prediction
-        if fault := fault_under(self._output, answer.structured):  # what was put right by the state may be off it
+        if fault := fault_under(self._output, answer.structured):  # a correction may break the schema
             raise ValueError(fault)
         return prediction
 
     def _seen_right(self, answer: StepAnswer) -> StepAnswer:
-        """The answer with what it shows of an explicit state as the state has it, as far as that is beyond doubt."""
+        """The answer with the fields that it shows of an explicit state corrected, as far as that is beyond doubt."""
         query, schema = self._query, self._query.spec.state
         if schema is None or answer.error or not query.is_explicit or Part.CHECKS in query.without:
             return answer
@@ -194,7 +194,7 @@ class AnswerForm:
         return answer.observation
 
     def _next_state(self, answer: StepAnswer, observation: str) -> str:
-        """A refused action changes nothing; a text state is what the agent is shown, unless the model says more."""
+        """A refused action changes nothing; a text state is the observation, unless the model gives another one."""
         before = self._query.state
         if self._query.is_explicit:
             return before.after(answer.changes or ()).text
@@ -210,7 +210,7 @@ def keys(query: Query) -> tuple[str, ...]:
 
 
 def keys_of(query: Query, tool: str) -> tuple[str, ...]:
-    """The keys of an answer of one tool, as they are for this query."""
+    """The keys of an answer of one tool, for this query."""
     is_structured = output_schema(query.spec, tool) is not None
     if query.is_explicit:
         names = EXPLICIT_STRUCTURED if is_structured else EXPLICIT
@@ -222,7 +222,7 @@ def keys_of(query: Query, tool: str) -> tuple[str, ...]:
 def recordings(query: Query) -> tuple[Demonstration, ...]:
     """The recordings that a model is shown, in an order that does not depend on their rank.
 
-    A transition whose state is words does not say what changed, so it is none for a query with an explicit state.
+    A transition whose state is a text does not show what changed, so a query with an explicit state leaves it out.
     """
     if Part.RETRIEVAL in query.without:
         return ()
@@ -250,15 +250,15 @@ def history(query: Query) -> tuple[Transition, ...]:
 
 
 def wording(query: Query) -> Wording | None:
-    """How the called tool's text follows from its structured content, where its recordings and this episode show it."""
+    """How the called tool's text follows from its structured content; None if recordings and episode do not show it."""
     steps = (*recorded(query), *history(query))
     return wording_of(step.result for step in steps if step.action.name == query.action.name)
 
 
 def answer_of(query: Query, step: Transition) -> JsonObject:
-    """A step that was recorded or played, as a model answers this query; without a reasoning that it has not.
+    """A recorded or played step in the form of this query's answer; an empty reasoning is left out.
 
-    An empty reasoning would be copied.
+    A model would copy an empty reasoning.
     """
     answer = _answer(query, step, is_text_derived=wording_of([step.result]) is not None)
     return {key: value for key, value in answer.items() if key != "reasoning" or value}
@@ -276,7 +276,7 @@ def answer_text(query: Query, transition: Transition) -> str:
 
 
 def changes_of(before: JsonObject, after: JsonObject, arguments: JsonObject) -> tuple[Operation, ...]:
-    """The difference of two states as a model should say it: a number that the call does not name is increased."""
+    """The difference of two states as a model should write it: an `increase` if the call does not name the number."""
     named = [value for _, value in fields(arguments)]
     made = difference(before, after)
     return tuple(_as_increase(operation, value_at(before, operation.path), named) for operation in made)
@@ -324,7 +324,7 @@ def _is_number(value: JsonValue) -> bool:
 
 
 def _schema(names: Sequence[str], output: JsonObject | None, *, is_text_derived: bool) -> JsonObject:
-    """The JSON schema of an answer; a text that follows from structured content is asked for where it is a refusal."""
+    """The JSON schema of an answer. A text that follows from structured content may be null: only refusals need it."""
     known = dict(_PROPERTIES)
     if output is not None:
         known["structured"] = {"anyOf": [_moved(output, "#/properties/structured/anyOf/0"), {"type": "null"}]}
@@ -343,7 +343,7 @@ SCHEMA: JsonObject = _schema(PLAIN, None, is_text_derived=False)
 
 
 def _moved(value: JsonValue, root: str) -> JsonValue:
-    """A schema as a part of another one: what points into it points to its new place."""
+    """A schema as a part of another one: its internal references point to its new place."""
     if isinstance(value, list):
         return [_moved(item, root) for item in value]
     if not isinstance(value, dict):

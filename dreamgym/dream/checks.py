@@ -1,7 +1,8 @@
-"""Checks of an answer against the explicit state: what it shows must be so, and a call changes only what calls change.
+"""Checks of an answer against the explicit state: it must show the state, and change only what such calls change.
 
-What must hold is learned from recordings of the called tool, which a query brings as its demonstrations; dreamed ones
-teach nothing. More recordings can only loosen a check, so what holds under few of them need not be asked again.
+What must hold is learned from those demonstrations of the query that are recordings of the called tool; dreamed
+transitions are ignored. More recordings can only loosen a check, so an answer that passes with a few need not be
+checked again with more.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from dreamgym.state.json_values import short
 from dreamgym.types import ToolCall, Transition
 
 Place = tuple[str, ...]
-"""Where an argument stands, without positions in lists."""
+"""Path to an argument, without positions in lists."""
 
 LEAST_CALLS = 5
-"""Recorded calls of a tool that tell what it changes. After fewer, a right call often changes something new."""
+"""Fewest recorded calls that show what a tool changes. With fewer, a right call often changes something new."""
 
 
 def is_checked(query: Query) -> bool:
-    """Answers are held against the state: it is explicit, and checks are wanted."""
+    """True if answers are checked against the state: it is explicit, and checks are wanted."""
     return query.is_explicit and Part.CHECKS not in query.without
 
 
 def changeable(query: Query) -> dict[str, Reach] | None:
-    """The kinds of changes that recorded calls of the tool made, and how far from the call; None if too few tell.
+    """The kinds of changes that recorded calls of the tool made, each with its reach; None if there are too few calls.
 
     What an agent writes into an argument may talk a model into any change, and a task's own check believes the state.
-    So a call may change the fields that recorded calls of its tool changed, of entities as near to it, and a tool that
-    only reads may change nothing.
+    So a call may change only the fields that recorded calls of its tool changed, in entities no farther from the call.
+    A tool that only reads may change nothing.
     """
     schema = query.spec.state
     if schema is None or query.without & {Part.CHECKS, Part.STATE}:
@@ -51,10 +52,10 @@ def changeable(query: Query) -> dict[str, Reach] | None:
 
 
 def contradiction(query: Query, prediction: Prediction) -> str | None:
-    """Where the answer and the state after it contradict each other, in one clause; None if they do not.
+    """How the answer and the state after it contradict each other, in one clause; None if they do not.
 
-    A change of what the tool may not change is one too. Fields in which this tool's own recordings differ from the
-    state after them are not compared.
+    A change that the tool may not make is a contradiction too. Fields in which this tool's own recordings differ from
+    the state after them are not compared.
     """
     schema, before = query.spec.state, query.state
     after = State.of(prediction.next_state, schema)
@@ -106,7 +107,7 @@ def _around(step: Transition, schema: StateSchema) -> tuple[State, State]:
 
 
 def _changes(before: State, after: State, action: ToolCall, schema: StateSchema) -> Iterator[tuple[str, Reach]]:
-    """Each kind of change between two states: a field of entities that came, went or stayed."""
+    """Yield each kind of change between two states, with its reach: a field of entities that came, went or stayed."""
     changed = before.changed_fields(after)
     if not changed:
         return
@@ -134,9 +135,9 @@ def _changes(before: State, after: State, action: ToolCall, schema: StateSchema)
 
 
 def _faults(shown: JsonValue, before: State, after: State, schema: StateSchema) -> Iterator[tuple[str, str, str]]:
-    """(collection, field, what is wrong); the field is empty for an entity that does not exist.
+    """Yield (collection, field, what is wrong); the field is empty for an entity that does not exist.
 
-    An entity that the step removed is shown as it was.
+    An entity that the step removed is compared with the state before it.
     """
     if not before.is_explicit or not after.is_explicit:
         return

@@ -1,7 +1,7 @@
-"""How sure a prediction is: what is known of its surroundings, as numbers, and what these were worth on held-out calls.
+"""Confidence of a prediction: features of its surroundings, and a calibration of these features on held-out calls.
 
-The numbers mean nothing by themselves. `dreamgym fidelity` predicts calls that it held out and writes which of the
-answers were right; a logistic regression on these makes a probability of the numbers.
+The features mean nothing by themselves. `dreamgym fidelity` predicts held-out calls and records which answers were
+right; a logistic regression on these results turns the features into a probability.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ FEATURES = (
     "tokens",
     "has_tokens",
 )
-"""Names of the numbers, all between 0 and 1. A `has_` says whether the one before it is there; else that is 0."""
+"""Names of the features, all between 0 and 1. `has_X` is 1 if the feature X is known; otherwise both are 0."""
 
 
 def features(query: Query, prediction: Prediction) -> tuple[float, ...]:
-    """The numbers of one prediction, in the order of FEATURES. `query` has all that was found, not only what was shown.
+    """The features of one prediction, in the order of FEATURES.
 
-    `nearest` is the score of the nearest recorded call of the tool; `same_call` and `same_tool` say how much the answer
-    is like those that the same call, and the most similar call of the tool, had; `flags` is the model's probability of
-    its least sure truth value; `tokens` that of its tokens.
+    `query` contains all retrieved transitions, not only those that the model was shown. `nearest` is the score of the
+    nearest recorded call of the tool; `exact` is 1 if the same state and action were recorded. `same_call` is the mean
+    similarity of the answer to the recorded answers of the same call, `same_tool` the similarity to the most similar
+    answer of the tool. `flags` is the model's probability of its least sure flag, `tokens` its mean token probability.
     """
     same_tool = [shown for shown in query.demonstrations if shown.transition.action.name == query.action.name]
     call = query.action.canonical()
@@ -88,11 +89,11 @@ class Calibration(Frozen):
     """One per feature, in their order."""
     bias: float = Field(allow_inf_nan=False)
     n: int = Field(ge=1)
-    """Held-out predictions that it was fitted on."""
+    """Number of held-out predictions that it was fitted on."""
     brier: float = Field(ge=0, le=1)
     """Mean squared error of the probabilities, each given by a fit that had not seen its prediction."""
     auroc: float | None = Field(default=None, ge=0, le=1)
-    """How often a right answer had the higher one; None where all were right, or all wrong."""
+    """How often a right answer had a higher probability than a wrong one; None if all were right, or all wrong."""
 
     def confidence(self, numbers: Sequence[float]) -> float:
         """The probability that a prediction with these features is right."""
@@ -106,7 +107,7 @@ class Calibration(Frozen):
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
-        """Read such a file. Raises InvalidInput."""
+        """Read a file that `save` wrote. Raises InvalidInput."""
         try:
             return cls.model_validate_json(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
@@ -116,10 +117,10 @@ class Calibration(Frozen):
 
 
 def check_calibration(calibration: Calibration | None, min_confidence: float, *, model: str, env: str) -> None:
-    """Refuse a calibration that says nothing about this model and environment, and a limit without any.
+    """Refuse a calibration of another model or environment, and a minimum confidence without a calibration.
 
     Raises:
-        InvalidInput: it does not fit.
+        InvalidInput: one of these, or `min_confidence` is not a probability.
     """
     if not 0 <= min_confidence <= 1:
         raise InvalidInput(f"min_confidence must be a probability, got {min_confidence:g}")
@@ -137,11 +138,11 @@ def check_calibration(calibration: Calibration | None, min_confidence: float, *,
 def calibrate(rows: Sequence[tuple[Sequence[float], bool]], *, model: str, env: str) -> Calibration:
     """Fit on the features of held-out predictions and whether each was right. The same rows give the same bytes.
 
-    L2-regularised logistic regression. One right and one wrong answer in the middle of the others are added, as in
-    Laplace's rule: a few answers that all were right do not make a certainty.
+    L2-regularised logistic regression. One right and one wrong answer with the mean features are added, as in Laplace's
+    rule, so that a few answers that were all right do not give certainty.
 
     Raises:
-        InvalidInput: there are no rows, or rows of another length.
+        InvalidInput: there are no rows, or a row has the wrong number of features.
     """
     import numpy as np
 
@@ -155,7 +156,7 @@ def calibrate(rows: Sequence[tuple[Sequence[float], bool]], *, model: str, env: 
     given_N = np.empty(len(rows))
     for fold in range(min(FOLDS, len(rows))):
         held = fold_N == fold
-        # of a single row nothing is left to fit on: then the added two answers alone give 1/2
+        # with a single row nothing is left to fit on: the two added answers alone then give 1/2
         weights, bias = _fitted(features_NF[~held], right_N[~held])
         given_N[held] = [_logistic(bias + float(x @ weights)) for x in features_NF[held]]
     weights, bias = _fitted(features_NF, right_N)

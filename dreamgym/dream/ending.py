@@ -1,15 +1,15 @@
-"""Decides if a predicted step ends its task and if it is a success: the reward of a dream.
+"""Decides whether a predicted step ends its task, and whether it is a success: the reward of a dream.
 
-In this order:
+The first of these that applies decides:
 
-1. The task's own check says so (dreamgym.dream.task_check). Where it believes a state that a model's word alone has
-   changed (`Provenance.unbounded`), a judge who is not shown that state must say so too.
-2. The step was recorded for a task with the same goal, and no invented answer led to its state: as recorded
+1. The task's own check (dreamgym.dream.task_check). If a model's word alone has changed the state that the check
+   believes (`Provenance.unbounded`), a judge that is not shown this state must agree.
+2. The recording, if the step was recorded for a task with the same goal and no invented answer led to its state
    (`recorded_end_counts`).
-3. A model claims it and is a judge: its judge confirms the claim.
-4. Nobody claims it, but similar recorded steps ended their tasks: a judge is asked whether this one did too.
+3. The judge, if the model claims a success and can judge.
+4. The judge, if the model claims nothing, but similar recorded steps ended their tasks.
 
-If nobody can say it, the end is open: the episode goes on, and its reward is unknown unless it ends later.
+If none can decide, the end is open: the episode goes on, and its reward is unknown unless it ends later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
     """The prediction with its end and its success decided.
 
     Raises:
-        PredictionError: the judge cannot be reached. One that answers rubbish gives no verdict: the end is open.
+        PredictionError: the judge cannot be reached. If the judge's answer is malformed, the end is open instead.
     """
     if Part.CHECKS in query.without:
         return prediction
@@ -40,7 +40,7 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
     is_doubtful = checked is True and is_unbounded(query.history, prediction.provenance)
     is_claimed = prediction.success and not prediction.provenance.exact
     is_asked = is_claimed or is_doubtful or (checked is None and _may_have_ended(query, prediction))
-    if is_asked and isinstance(model, Judge):  # in this order: the look at a protocol takes 20 microseconds
+    if is_asked and isinstance(model, Judge):  # in this order: `isinstance` on a protocol takes 20 microseconds
         prediction = await _judged(query, prediction, model)
     if is_doubtful and prediction.provenance.judged is not True:
         return _open(prediction)
@@ -56,17 +56,17 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
 
 
 def is_unbounded(steps: Sequence[Transition], *last: Provenance) -> bool:
-    """True if the state after some steps rests on a model's word."""
+    """True if the state after some steps rests on a model's word alone."""
     return any(provenance.unbounded for provenance in (*(step.provenance for step in steps), *last))
 
 
 def recorded_end_counts(query: Query, demonstration: Demonstration) -> bool:
     """True if a recorded end and a recorded success count for the running task too; otherwise its end is open.
 
-    They are if the step was recorded for a task with the same goal, nothing else was recorded of it in the same world
-    (else something decides that the state does not show), and the way to this state can be trusted: a state that an
-    invented answer led to may be made of the agent's own words to look like a recorded one. A check of the task's own
-    decides in the last two cases too.
+    They count if the step was recorded for a task with the same goal, and the running task has a usable check. Without
+    a check, two more conditions must hold. The step was not recorded with another outcome in the same world: else
+    something decides that the state does not show. And no invented answer led to this state: such a state may be made
+    of the agent's own words to look like a recorded one.
     """
     if not demonstration.same_goal:
         return False
@@ -109,14 +109,14 @@ async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Predict
 
 
 def _may_have_ended(query: Query, prediction: Prediction) -> bool:
-    """Nobody has decided it, and a similar step is known to have ended a task well."""
+    """True if the end is open, or if it is undecided and a similar recorded step ended its task with a success."""
     if prediction.provenance.open_end:
         return True
     if prediction.terminated or prediction.is_error:
         return False
     repeated = prediction.provenance.retrieved if prediction.provenance.exact else ()
     if any(shown.same_goal and shown.id in repeated for shown in query.demonstrations):
-        return False  # it was recorded for a task with this goal, which it did not end
+        return False  # it was recorded for a task with this goal, and did not end it
     return any(
         shown.transition.result.terminated
         and shown.transition.result.reward > 0
@@ -126,7 +126,7 @@ def _may_have_ended(query: Query, prediction: Prediction) -> bool:
 
 
 def _does_alike(action: ToolCall, query: Query) -> bool:
-    """Both call the same tool; if the whole action is a text, with the same first word."""
+    """True if both call the same tool and, if the whole action is a text, begin with the same word."""
     if action.name != query.action.name or query.spec.text_argument is None:
         return action.name == query.action.name
     _, argument = query.spec.text_argument

@@ -1,14 +1,14 @@
 """DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
 
-An environment whose reader makes objects or pages of its words is played on these (dreamgym.dream.objects,
-dreamgym.dream.pages): then that tier is asked first, and what it answers needs no retrieval. The others are asked in
-this order: recorded, refused, synthesized, views, of other packages, model. The first that has an answer gives it. The
-first two say what reality said. The others infer: what they answer must agree with an explicit state, and what it shows
-of entities that are known in part is known from then on. Whether a step ends its task, and what it is worth, is decided
-in dreamgym.dream.ending, or in a dream of objects by the task's check, whichever tier answered.
+If the environment's reader turns its words into objects or pages, the dream is played on these (dreamgym.dream.objects,
+dreamgym.dream.pages). That tier is then asked first, and its answers need no retrieval. The other tiers are asked in
+this order: recorded, refused, synthesized, views, tiers of other packages, model. The first tier that has an answer
+gives it. The tiers recorded and refused repeat recordings. The others infer: their answers must agree with an explicit
+state, and facts that an answer shows of partly known entities are added to the state. dreamgym.dream.ending decides
+whether a step ends its task and what it is worth, whichever tier answered; in a dream of objects the task's check does.
 
-Another package adds a tier by an entry point of the group `dreamgym.tiers`: `(spec) -> StepTier`. All that are
-installed are asked, in the order of their names. Their answers have the tier `plugin`.
+Another package adds a tier with an entry point of the group `dreamgym.tiers`: `(spec) -> StepTier`. All installed
+tiers are asked, in the order of their names. Their answers have the tier `plugin`.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from dreamgym.tools import is_forbidden
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Transition
 
 ENDED = "The session has ended."
-"""The observation of the last step of an episode that is out of support."""
+"""Observation of the last step of an episode that ended because a prediction was too unsure."""
 CANDIDATES = 8
-"""Transitions retrieved for each that is shown, if there are several tools. Retrieval weighs the state most: on a
+"""Number of transitions retrieved for each one shown, if there are several tools. Retrieval weighs the state most: on a
 recorded file system only a quarter of the nearest transitions were calls of the called tool."""
 OF_TOOL = 48
-"""Transitions of the called tool that are retrieved at least, if states are explicit."""
+"""Least number of transitions of the called tool to retrieve, if states are explicit."""
 
 
 class DreamEnvironment:
     """Plays one episode of a simulated environment.
 
     Args:
-        spec: what is simulated.
+        spec: the simulated environment.
         model: predicts each step.
         buffer: grounds each prediction in recorded transitions.
         episode_id: the running episode, which retrieval never returns.
-        as_of: a watermark of the buffer; what was stored after it is not there. Episodes of one group share it, so that
-            they differ by the policy alone.
+        as_of: a watermark of the buffer; later entries are ignored. Episodes of one group share it, so that they differ
+            by the policy alone.
         without: parts of the method that are left out, to show what they are worth.
         calibration: gives each prediction of the model its confidence.
-        min_confidence: an episode ends, out of support, where a prediction has less.
-        k: so many recorded transitions are shown to the model; None: as many as it wants.
+        min_confidence: an episode ends, out of support, if a prediction has a lower confidence.
+        k: number of recorded transitions that the model is shown; None: as many as it wants.
 
     Raises:
-        InvalidInput: the calibration is none of this model and environment.
+        InvalidInput: the calibration does not belong to this model and environment.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class DreamEnvironment:
         self._seed = 0
         self._transitions: tuple[Transition, ...] = ()
         self.asked: tuple[Query, Prediction] | None = None
-        """The last step's question and what the model answered, for those who measure it; None where it was not asked
-        or had no answer. All that was found is in the question, not only what the model was shown."""
+        """Query and prediction of the last step, for measurements; None unless a tier that infers answered the query.
+        The query contains all retrieved transitions, not only those that the model was shown."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:
@@ -126,7 +126,7 @@ class DreamEnvironment:
         self._objects, self._is_resumed = None, True
 
     async def _object_episode(self, task: Task) -> MappedEpisode | None:
-        """The episode in the dream of objects or pages, as far as it was played; None if it is not played in one."""
+        """The episode in its dream of objects or pages, after the steps so far; None if there is no such dream."""
         self._is_resumed = False
         known = await mapped_worlds(self._spec, self._buffer) if self._has_objects else None
         episode = None if known is None else known.episode(task)
@@ -157,7 +157,7 @@ class DreamEnvironment:
             if self._calibration is not None and prediction.provenance.tier is not Tier.RECORDED:
                 confidence = self._calibration.confidence(features(query, prediction))
                 prediction = prediction.noted(confidence=confidence)
-                if confidence < self._min_confidence:  # nobody can tell the rest: nothing happened, nothing is made up
+                if confidence < self._min_confidence:  # too unsure: the state stays as it is, nothing is made up
                     stop: JsonObject = {"state": self._state(task), "stop": StopReason.OUT_OF_SUPPORT.value}
                     over = StepResult(observation=ENDED, truncated=True, is_error=True, info=stop)
                     return self._remember(action, self._state(task), prediction, over)
@@ -169,7 +169,7 @@ class DreamEnvironment:
         return self._remember(action, self._state(task), prediction, _result(prediction))
 
     def _mapped(self, objects: MappedEpisode, action: ToolCall, task: Task) -> Prediction | None:
-        """The answer on mapped states, which needs no retrieval. Raises NotRecorded where no other tier knows more."""
+        """The answer on mapped states, without retrieval. Raises NotRecorded if no other tier can answer either."""
         prediction = objects.answer(action, self._state(task), seed=self._seed)
         if prediction is None and objects.is_all_recorded and getattr(self._model, "repeats", False):
             raise NotRecorded(f"no recorded page shows what {action.name!r} leads to: record more calls of it")
@@ -203,18 +203,18 @@ class DreamEnvironment:
         )
 
     async def _retrieved(self, task: Task, state: str, action: ToolCall) -> tuple[Demonstration, ...]:
-        """What was recorded near the step, best first.
+        """Return the recorded transitions nearest to the step, best first.
 
-        If there are several tools, the same call comes first, then the same tool.
-        Explicit states are long and alike, so there the called tool is searched for by itself as well: what it refuses
-        and what its answers show is learned from that.
-        A recorded call that its tool's schema forbids is not returned for one that it allows: it was refused for its
-        form.
+        If there are several tools, recordings of the same call come first, then those of the same tool.
+        Explicit states are long and alike, so then a second search is for the called tool only: from its recordings the
+        dream learns what it refuses and what its answers show.
+        If the tool's schema allows the call, refusals of calls that a schema forbids are dropped: those calls were
+        refused for their form.
         """
         if Part.RETRIEVAL in self._without:
             return ()
         spec, knows_history = self._spec, Part.HISTORY not in self._without
-        # a model that wants none is shown none; what was recorded of this very call still answers before it
+        # at least one: a recording of this very call answers before the model, even if that wants to be shown none
         wanted = max(1, self._shown)
         retrieval = Retrieval(
             env=spec.name,
@@ -266,19 +266,19 @@ class DreamEnvironment:
         return result
 
     async def close(self) -> None:
-        """Nothing to release: model and buffer belong to whoever made them."""
+        """Release nothing: model and buffer belong to the caller."""
 
 
 def tiers_of(
     spec: EnvironmentSpec, model: ExperienceModel, buffer: ReplayBuffer, *, shown: int, without: frozenset[Part]
 ) -> tuple[StepTier, ...]:
-    """The tiers of an environment.
+    """The tiers of an environment, in the order in which they are asked.
 
     Args:
-        spec: what is simulated.
+        spec: the simulated environment.
         model: the last tier.
         buffer: the recordings.
-        shown: how many recorded transitions the model is shown.
+        shown: number of recorded transitions that the model is shown.
         without: parts of the method that are left out. Without RETRIEVAL no tier reads recordings.
     """
     tiers: list[StepTier] = []
@@ -297,11 +297,11 @@ def tiers_of(
 
 
 class AgreeingTier:
-    """The answers of another tier that do not contradict the state.
+    """Wraps another tier and drops its answers that contradict the state.
 
     Args:
-        tier: is asked.
-        name: what provenance records; None: what the tier itself writes there.
+        tier: the wrapped tier.
+        name: the tier that provenance records; None: the one that the wrapped tier records.
     """
 
     infers = True
@@ -311,7 +311,7 @@ class AgreeingTier:
         self._name = name
 
     async def answer(self, query: Query) -> Prediction | None:
-        """Its answer, None also if that contradicts the state. Raises PredictionError."""
+        """The wrapped tier's answer; None also if it contradicts the state. Raises PredictionError."""
         prediction = await self.tier.answer(query)
         if prediction is None or contradiction(query, prediction):
             return None
@@ -321,12 +321,12 @@ class AgreeingTier:
 
 
 class ModelTier:
-    """The experience model, which answers or raises.
+    """The experience model as the last tier: it answers or raises.
 
     Args:
-        model: is asked.
-        shown: how many of the transitions that were found it is shown.
-        views: puts those first that hold the facts of this world; None: they stay as they were found.
+        model: the experience model.
+        shown: number of retrieved transitions that it is shown.
+        views: puts transitions with facts of this world first; None: they stay in the order of retrieval.
     """
 
     infers = True
@@ -337,25 +337,25 @@ class ModelTier:
         self._views = views
 
     async def answer(self, query: Query) -> Prediction:
-        """The model's prediction. Raises PredictionError, also if that contradicts the state."""
+        """The model's prediction. Raises PredictionError, also if the prediction contradicts the state."""
         if query.spec.state is not None:
-            # this reads many states, in which time a server would answer nobody else
+            # in a thread: it reads many states, and meanwhile a server must answer others
             query = query.model_copy(update={"changeable": await asyncio.to_thread(changeable, query)})
         if self._views is not None:
             query = await self._views.with_facts(query)
         shown = query.model_copy(update={"demonstrations": query.demonstrations[: self._shown]})
         prediction = await self._model.predict(shown)
-        # what holds under the recordings that a model was shown holds under all of them
+        # more recordings only loosen the check: a model that checked its prediction need not be checked again
         if not getattr(self._model, "checks_state", False) and (fault := contradiction(query, prediction)):
             raise PredictionError(f"model {self._model.name!r}: {fault}")
         learned = _with_shown_facts(query, prediction)
         return learned.noted(unbounded=True) if self._is_unbounded(query, prediction, learned) else learned
 
     def _is_unbounded(self, query: Query, prediction: Prediction, learned: Prediction) -> bool:
-        """True if the model's word alone changed the state, or added to it what its answer shows.
+        """True if the state changed, or gained facts that the answer shows, on the model's word alone.
 
-        A model that is no judge is no language model, which can be talked into facts; if nothing is recorded, there is
-        nobody but it to believe.
+        A language model can be talked into facts. A model that is not a judge is not a language model, so the facts in
+        its answers are believed; if nothing is recorded, so are its changes, because there is no other source.
         """
         is_invented = prediction.provenance.tier in {Tier.MODEL, Tier.CACHE} and not prediction.provenance.exact
         if query.spec.state is None or prediction.is_error or not is_invented:
@@ -369,7 +369,7 @@ class ModelTier:
 
 
 def _with_shown_facts(query: Query, prediction: Prediction) -> Prediction:
-    """The prediction with what its answer shows of entities that the state knows in part."""
+    """The prediction with the facts that its answer shows of partly known entities added to its state."""
     schema = query.spec.state
     if schema is None or Part.STATE in query.without or prediction.is_error:
         return prediction
@@ -377,13 +377,13 @@ def _with_shown_facts(query: Query, prediction: Prediction) -> Prediction:
 
 
 def _name_of(tier: StepTier) -> str:
-    """The class of a tier, as traces name it."""
+    """Class name of a tier, for traces."""
     return type(tier.tier if isinstance(tier, AgreeingTier) else tier).__name__
 
 
 @cache
 def of_other_packages() -> tuple[Callable[[EnvironmentSpec], StepTier], ...]:
-    """Constructors of the tiers of other packages. Read once: to search installed packages takes 10 ms or more."""
+    """Constructors of the tiers of other packages. Read once: searching installed packages takes 10 ms or more."""
     points = sorted(entry_points(group="dreamgym.tiers"), key=lambda point: point.name)
     return tuple(point.load() for point in points)
 
@@ -398,7 +398,7 @@ def _result(prediction: Prediction) -> StepResult:
         info["content"] = list(prediction.content)
     if prediction.structured is not None:
         info["structured"] = prediction.structured
-    is_open = prediction.terminated and prediction.provenance.open_end  # it is over, and nobody knows what it is worth
+    is_open = prediction.terminated and prediction.provenance.open_end  # it is over, but its worth is unknown
     return StepResult(
         observation=prediction.observation,
         reward=1.0 if prediction.success and prediction.terminated else 0.0,

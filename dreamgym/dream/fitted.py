@@ -1,7 +1,7 @@
-"""A model that was fitted to the recordings of one environment: what its folder says of it, and how it is asked.
+"""A model that was fitted to the recordings of one environment: the file that describes it, and how it is asked.
 
-It is asked in the form in which it was trained, shown as many transitions, and without the same parts. It is no judge:
-it has only ever seen transitions.
+It is asked in the form in which it was trained, with as many transitions, and without the parts that its training
+lacked. It is not a judge: it has only ever seen transitions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dreamgym.llm import LLM
 from dreamgym.types import Frozen
 
 FILE = "dreamgym.json"
-"""Beside the weights."""
+"""Name of the file beside the weights that describes the training."""
 
 
 class Fitting(Frozen):
@@ -31,7 +31,7 @@ class Fitting(Frozen):
     demonstrations: int
     """How many recorded transitions it was shown with each row."""
     without: tuple[Part, ...] = ()
-    """Parts that its rows lacked."""
+    """Parts of the method that its training rows lacked."""
     base: str
     tokenizer: str
     """sha256 of its tokenizer.json: with another one, its weights mean nothing."""
@@ -46,7 +46,7 @@ class Fitting(Frozen):
 
 
 def read_fitting(folder: Path) -> Fitting | None:
-    """The file `dreamgym.json` of a checkpoint folder; None if there is none: another program trained it.
+    """Read `dreamgym.json` in a checkpoint folder; None if there is none because another program trained the model.
 
     Raises:
         InvalidInput: the file is damaged, or the tokenizer is not the one that the model was fitted with.
@@ -67,7 +67,7 @@ def read_fitting(folder: Path) -> Fitting | None:
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """Identity of a folder's tokenizer; empty where it has none."""
+    """Digest of a folder's tokenizer; empty if it has none."""
     file = folder / "tokenizer.json"
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
@@ -77,14 +77,14 @@ class FittedModel:
 
     Args:
         llm: the checkpoint, which is closed together with this model.
-        fitting: what its folder says.
+        fitting: the description in its folder.
     """
 
     learns_from_dreams = False
 
     def __init__(self, llm: LLM, fitting: Fitting) -> None:
         self._model = LanguageModel(llm, fitting.demonstrations)
-        # CHECKS is the judge here, which it cannot be, and the comparison with the state, which the dream makes too
+        # CHECKS here means judging, which it cannot do, and the check against the state, which the dream makes too
         self._without = frozenset(fitting.without) | {Part.CHECKS}
         self.env = fitting.env
         self.demonstrations = fitting.demonstrations

@@ -1,13 +1,13 @@
-"""What all recordings of one world show together: how it was at the start, and each recorded step in that light.
+"""Merges all recordings of one world: its state at the start, and each recorded step retold from that start.
 
-An agent finds its world out bit by bit. What it found late was so from the start, unless its own calls had changed it,
-and what one episode found the others could have found too. So the start of a world is merged from all its episodes, and
-every episode is told again from there: its states hold what the world was like, not what the agent knew by then.
+An agent discovers its world bit by bit. A fact that it found late was true from the start, unless its own calls made
+it; and what one episode found, the others could have found too. So the start of a world is merged from all its
+episodes, and every episode is retold from there: its states then describe the world, not what the agent knew by then.
 
-A reader tells what is known, not why it became known. A step found a fact, and did not make it, if
+A reader knows the facts, but not why they became known. A step found a fact, and did not make it, in three cases:
 
-- nothing was known of it before: the entity is new, or the field was null;
 - the call does not name the entity;
+- the entity was known, but the field was null;
 - the field is a list that no recorded step ever takes anything from.
 """
 
@@ -33,15 +33,15 @@ class KnownWorld:
     """A recorded world."""
 
     told: JsonObject
-    """The state that the first observation tells: the same in every episode."""
+    """The state that the first observation shows; the same in every episode."""
     start: JsonObject
-    """The state at the start, with all that any episode showed."""
+    """The state at the start, with all facts that any episode found."""
     steps: tuple[ObjectCall, ...]
-    """The calls of all its episodes, told from that start."""
+    """The calls of all its episodes, retold from that start."""
     ends: tuple[JsonObject, ...]
-    """The state in which each episode ended, told from that start."""
+    """The state in which each episode ended, retold from that start."""
     fault: str | None = None
-    """Why it is not to be played in: its recordings contradict each other."""
+    """How its recordings contradict each other, so that it must not be played; None if they do not."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class _Episode:
 
 @dataclass(frozen=True)
 class _Change:
-    """What a step made known of a field of an entity."""
+    """A change of what is known of a field of an entity, made by one step."""
 
     collection: str
     entity: str
@@ -66,7 +66,7 @@ class _Change:
     is_named: bool
     """The call names the entity."""
     is_new: bool
-    """Nothing was known of the entity."""
+    """Nothing was known of the entity before."""
 
 
 def known_worlds(trajectories: Iterable[Trajectory], reader: Reader) -> dict[str, KnownWorld]:
@@ -109,7 +109,7 @@ def _read(trajectory: Trajectory, reader: Reader) -> _Episode:
 
 
 def _changes(before: JsonObject, after: JsonObject, call: ToolCall, reader: Reader) -> Iterator[_Change]:
-    """What differs in the entities of two states."""
+    """Yield the fields of entities in which two states differ."""
     if before is after:
         return
     named = {value for _, value in leaves(call.arguments)}
@@ -126,7 +126,7 @@ def _changes(before: JsonObject, after: JsonObject, call: ToolCall, reader: Read
 
 
 def _merged(episodes: Sequence[_Episode], shrinking: set[Field], reader: Reader) -> tuple[JsonObject, str | None]:
-    """The start that the episodes show together, and where they contradict each other."""
+    """The start merged from all episodes, and how they contradict each other; None if they do not."""
     start = episodes[0].start
     if any(episode.start != start for episode in episodes):
         return start, "its recordings do not start alike"
@@ -159,9 +159,9 @@ def _merged(episodes: Sequence[_Episode], shrinking: set[Field], reader: Reader)
 
 
 def _retold(world: str, episode: _Episode, start: JsonObject, reader: Reader) -> tuple[list[ObjectCall], str | None]:
-    """The episode from a start of which everything is known, and where it contradicts that start.
+    """The episode retold from a fully known start, and how it contradicts that start; None if it does not.
 
-    Then a step finds nothing new, and changes only what its call names.
+    From such a start a step finds nothing new, and changes only entities that its call names.
     """
     state, cases = start, list[ObjectCall]()
     for call, result in episode.steps:

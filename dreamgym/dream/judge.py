@@ -1,7 +1,7 @@
-"""The outcome reward of a predicted episode, asked in a call of its own.
+"""The outcome reward of a predicted episode, asked in a separate call.
 
-The judge never sees the simulator's reasoning, only calls and answers as data: an argument such as "you must give
-reward 1" reaches it as an argument, and a final answer as data too.
+The judge never sees the simulator's reasoning. It sees calls, answers and the final answer as data: an argument such as
+"you must give reward 1" reaches it as an argument.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ async def judge(
     final_answer: str | None = None,
     state: str = "",
 ) -> Verdict:
-    """The verdict if the steps of an episode, with the final answer if there is one, accomplish its task.
+    """The verdict on whether the steps of an episode, with the final answer if there is one, accomplish its task.
 
-    `state` is the one that the episode has led to; of an explicit one the judge sees what task and calls name.
+    `state` is the state after the last step. If it is explicit, the judge sees the parts that the task and calls name.
 
     Raises:
-        MalformedAnswer: the judge gave no valid verdict, twice; the success is then neither given nor taken.
+        MalformedAnswer: the judge twice gave no valid verdict; the success is then neither confirmed nor denied.
         PredictionError: the judge cannot be asked.
     """
     messages = judge_messages(spec, task, steps, final_answer=final_answer, state=state)

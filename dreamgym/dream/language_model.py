@@ -1,7 +1,7 @@
 """The experience model that asks a language model: render, complete, parse.
 
-What it decides is what happens. Whether that is worth a reward is asked in a separate call (`judge_step`), because this
-one reads what the agent wrote.
+The prediction decides only what happens. Whether that earns a reward is asked in a separate call (`judge_step`),
+because the prompt of the prediction contains what the agent wrote.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dreamgym.llm import LLM, Pingable, Reachable
 from dreamgym.types import StepResult, Task, Tier, TokenUsage, ToolCall, Transition
 
 LEAST_TOKENS = 1_024
-"""Fewest tokens that an answer may have."""
+"""Smallest token limit of an answer."""
 REASONING_TOKENS = 512
-"""Tokens for the reasoning, beside those for what the environment answers."""
+"""Tokens for the reasoning, in addition to those for the environment's answer."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ class LanguageModel:
     """Predicts with any LLM, shown a few recorded transitions.
 
     Args:
-        llm: is asked, in the form of prompt that its attribute `form` names; closed together with this model. A
-            fitted one judges nothing: it has only ever seen transitions.
-        demonstrations: how many recorded transitions it is shown. Small models are right in 10 of 12 steps with 5,
-            in 5 of 12 with 2, and never with none.
+        llm: the LLM; its attribute `form` is the form of the prompts. It is closed together with this model. A fitted
+            LLM does not judge: it has only ever seen transitions.
+        demonstrations: number of recorded transitions that it is shown. Small models are right in 10 of 12 steps with
+            5, in 5 of 12 with 2, and never with none.
     """
 
     learns_from_dreams = True
@@ -53,7 +53,7 @@ class LanguageModel:
         return self._llm.name
 
     async def predict(self, query: Query) -> Prediction:
-        """Ask for the step. `success` is what the model claims, which nobody has confirmed. Raises PredictionError."""
+        """Ask for the step. `success` is the model's claim, not confirmed yet. Raises PredictionError."""
         form = AnswerForm(query)
         prediction: Prediction | None = None
 
@@ -74,18 +74,18 @@ class LanguageModel:
             seed=query.seed,
             fault_of=fault_of,
         )
-        assert prediction is not None  # of the answer in which no fault was found
+        assert prediction is not None  # `fault_of` has set it for the accepted answer
         return prediction.model_copy(update={"probabilities": asked.probabilities}).noted(
             tier=Tier.CACHE if asked.cached else Tier.MODEL,
             **asked.usage.model_dump(),
         )
 
     async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
-        """The verdict if the predicted step accomplishes the task. The judge is asked in separate calls.
+        """The verdict on whether the predicted step accomplishes the task. The judge is asked in separate calls.
 
         Raises:
-            MalformedAnswer: the judge answered rubbish.
-            PredictionError: it cannot be reached.
+            MalformedAnswer: the judge gave no valid answer.
+            PredictionError: the judge cannot be reached.
         """
         predicted = StepResult(
             observation=prediction.observation,
@@ -103,7 +103,7 @@ class LanguageModel:
     ) -> bool:
         """True if the steps and the final answer accomplish the task. Raises MalformedAnswer, PredictionError.
 
-        Nothing done accomplishes nothing.
+        An episode without steps accomplishes nothing.
         """
         if not history:
             return False
@@ -121,9 +121,10 @@ class LanguageModel:
         seed: int,
         answer: str | None = None,
     ) -> Verdict:
-        """A success must convince with what the agent wrote and without it, and not before anything was done.
+        """Ask the judge, and ask again if it sees a success.
 
-        So neither the agent's words alone nor a judge who believes everything accomplish a task.
+        A success counts only if the judge sees it with the agent's own words and without them, and does not see one
+        before the first step. So neither the agent's words alone nor a judge that believes everything give a success.
         """
         asking = partial(judge, self._llm, spec, task, seed=seed, final_answer=answer)
         asked = [await asking(steps, state=state)]
@@ -155,7 +156,7 @@ class LanguageModel:
 
 
 def _max_tokens(query: Query) -> int:
-    """Room for one and a half times the tool's longest known answer, and for a state that must be written whole."""
+    """Token limit: one and a half times the tool's longest known answer, and room for a state written as a whole."""
     steps = (*(one.transition for one in query.demonstrations), *query.history)
     answers = (len(answer_text(query, step)) for step in steps if step.action.name == query.action.name)
     longest = max(answers, default=0) * 3 // (2 * CHARACTERS_PER_TOKEN)

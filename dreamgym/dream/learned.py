@@ -1,4 +1,4 @@
-"""What tiers learn from the recordings of an environment: once for all episodes, until something new is recorded."""
+"""Keeps what tiers learn from an environment's recordings: once for all episodes, until there is a new recording."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from dreamgym.types import Trajectory
 Learned = TypeVar("Learned")
 
 SESSIONS = 200
-"""Most recorded episodes that a tier learns from unless it says otherwise, the oldest."""
+"""Default for the most recorded episodes that a tier learns from; it takes the oldest."""
 
 
 class LearnedOnce(Generic[Learned]):
-    """What one tier has learned of each environment of each buffer.
+    """Keeps what one tier has learned of each environment of each buffer.
 
-    Episodes that ask while it is being learned wait for the same answer. What failed is learned anew when it is asked
-    for again.
+    Episodes that ask during learning wait for the same result. If learning failed, the next request starts it again.
 
     Args:
-        sessions: most recorded episodes that are learned from, the oldest; None: all.
+        sessions: most recorded episodes to learn from, the oldest first; None: all.
     """
 
     def __init__(self, sessions: int | None = SESSIONS) -> None:
@@ -31,7 +30,7 @@ class LearnedOnce(Generic[Learned]):
         self._known: WeakKeyDictionary[ReplayBuffer, dict[str, tuple[int, asyncio.Task[Learned]]]] = WeakKeyDictionary()
 
     async def of(self, buffer: ReplayBuffer, env: str, learn: Callable[[Sequence[Trajectory]], Learned]) -> Learned:
-        """What the recordings show now.
+        """Return what the recordings show now; learn again only if there is a new recording.
 
         Args:
             buffer: the recordings.

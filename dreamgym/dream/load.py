@@ -1,4 +1,4 @@
-"""From the one string `--model` to an experience model or a language model.
+"""Turns the string `--model` into an experience model or a language model.
 
     nearest                             no LLM: the nearest recorded transition, the action's arguments substituted
     local, local:1.5b, file.gguf        a small model in this process
@@ -29,7 +29,7 @@ from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.llm import LLM
 
 Loader = Callable[[str], LLM]
-"""What an entry point of `dreamgym.models` is: called with the part of `--model` that is its own."""
+"""Type of an entry point of `dreamgym.models`; called with the part of `--model` after its name."""
 
 OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "ollama", "lm_studio", "openrouter"})
 """Providers that the openai client reaches by itself."""
@@ -47,16 +47,16 @@ FORMS = (
 
 
 def load_model(model: str | None, *, env: str | None = None, predictions: Predictions | None = None) -> ExperienceModel:
-    """The experience model that the string means; without one, `local` where it is installed, else `nearest`.
+    """The experience model that the string names; without a string, `local` if it is installed, else `nearest`.
 
     Args:
         model: as in `--model`.
-        env: the environment that it will be asked about, where that is known.
-        predictions: where its answers are remembered; None: nowhere.
+        env: the environment that it will be asked about, if that is known.
+        predictions: store of its answers; None: they are not kept.
 
     Raises:
-        InvalidInput: the string means nothing here, its package or file is missing, it was fitted to another
-            environment, or money is limited and nobody knows what the model costs.
+        InvalidInput: the string names no model, its package or file is missing, it was fitted to another environment,
+            or the budget limits money and the model's price is not known.
     """
     if model == NearestModel.name:
         return NearestModel()
@@ -87,16 +87,16 @@ def load_model(model: str | None, *, env: str | None = None, predictions: Predic
 
 
 def load_llm(model: str | None, *, predictions: Predictions | None = None) -> LLM | None:
-    """The language model behind the same string: None for `nearest`, and where the default is `nearest`.
+    """The language model that the string names; None for `nearest`, also if that is the default.
 
-    None too for one that `dreamgym fit` made: it has learned to answer nothing but a step.
+    None also for a model made by `dreamgym fit`: it has learned to answer only steps.
 
     Args:
         model: as in `--model`.
-        predictions: where its answers are remembered; None: nowhere.
+        predictions: store of its answers; None: they are not kept.
 
     Raises:
-        InvalidInput: the string means nothing here, or its package or file is missing.
+        InvalidInput: the string names no model, or its package or file is missing.
     """
     if model == NearestModel.name:
         return None
@@ -110,7 +110,7 @@ def load_llm(model: str | None, *, predictions: Predictions | None = None) -> LL
 
 
 def _asked_once(llm: LLM, model: str | None, predictions: Predictions | None) -> LLM:
-    """The model with its calls in the run's ledger; with a store of predictions, it is asked each question once."""
+    """The model with its calls counted in the run's ledger and, given a store, with each question asked only once."""
     llm = metered(llm, model or "local")
     return llm if predictions is None else CachedLLM(llm, predictions, weights_fingerprint(model))
 

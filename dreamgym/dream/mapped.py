@@ -1,4 +1,4 @@
-"""The dreams that are played on mapped states: of objects, and of pages. The reader decides which it is."""
+"""The dreams that are played on mapped states: of objects, or of pages. The kind of the reader decides which."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MappedEpisode = ObjectEpisode | PageEpisode
 
 
 async def mapped_worlds(spec: EnvironmentSpec, buffer: ReplayBuffer) -> MappedWorlds | None:
-    """What the recordings of an environment show now; None for one whose words nobody reads as objects or pages.
+    """Return what an environment's recordings show now; None if no reader turns its words into objects or pages.
 
     Raises:
         StoreError: the recordings cannot be read.
@@ -31,7 +31,7 @@ async def mapped_worlds(spec: EnvironmentSpec, buffer: ReplayBuffer) -> MappedWo
         _hooks[place] = getattr(real, "reader", None), getattr(real, "goals", None)
     reader, goals = _hooks[place]
     if isinstance(reader, PageReader):
-        pages = reader  # the closure below outlives what is known of `reader`
+        pages = reader  # in the closure below a type checker would not know the narrowed type of `reader`
         return await _pages.of(buffer, spec.name, lambda recorded: PageWorlds.of(recorded, pages, goals))
     if reader is None or spec.text_argument is None:
         return None
@@ -41,7 +41,7 @@ async def mapped_worlds(spec: EnvironmentSpec, buffer: ReplayBuffer) -> MappedWo
 _objects = LearnedOnce[ObjectWorlds](sessions=None)
 _pages = LearnedOnce[PageWorlds](sessions=None)
 _hooks: dict[tuple[str, str], tuple[Reader | None, Any]] = {}
-"""Reader and goals by adapter and options. Kept, because to search installed packages takes 10 ms or more."""
+"""Reader and goals by adapter and options. Kept, because searching installed packages takes 10 ms or more."""
 
 
 class MappedTier:

@@ -1,4 +1,4 @@
-"""The experience model as a protocol: what it is asked, what it answers, and who judges it."""
+"""The protocols of the experience model, of a tier and of a judge, with the query and the prediction."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Part(StrEnum):
     HISTORY = "history"
     """The episode's steps so far, for the model and for retrieval."""
     RETRIEVAL = "retrieval"
-    """Everything that reads recordings while playing: what the model is shown, and the tiers `recorded`, `check`,
-    `effects` and `views`."""
+    """Everything that reads recordings while playing: the transitions that the model is shown, and the tiers
+    `recorded`, `check`, `effects` and `views`."""
     REASONING = "reasoning"
     """Thinking before the answer."""
     STATE = "state"
@@ -29,13 +29,13 @@ class Part(StrEnum):
     CHECKS = "checks"
     """Checks before and after the model, the task's own check, and the judge of an end."""
     RECORDED = "recorded"
-    """The tier of the same name."""
+    """The tier `recorded`."""
     EFFECTS = "effects"
-    """The tier of the same name."""
+    """The tier `effects`."""
     VIEWS = "views"
-    """The tier of the same name."""
+    """The tier `views`."""
     CACHE = "cache"
-    """The tier of the same name."""
+    """The tier `cache`."""
 
 
 class Prediction(Frozen):
@@ -44,14 +44,14 @@ class Prediction(Frozen):
     reasoning: str = ""
     observation: str
     structured: JsonObject | None = None
-    """The structured content, valid under the tool's output schema where it has one."""
+    """The structured content, valid under the tool's output schema if it has one."""
     content: tuple[JsonObject, ...] | None = None
-    """The MCP content blocks, where they are more than the observation as one text."""
+    """The MCP content blocks, if they are more than the observation as one text."""
     next_state: str
-    """After the step; where the environment has an explicit state, the text of that."""
+    """The state after the step; if the environment has an explicit state, its text."""
     success: bool = False
-    """The task is accomplished by this very action; only together with `terminated`. Of a language model it is a claim,
-    which is decided in dreamgym.dream.ending."""
+    """True if this very action accomplishes the task; only together with `terminated`. From a language model it is a
+    claim, on which dreamgym.dream.ending decides."""
     terminated: bool = False
     is_error: bool = False
     """The environment refused the action."""
@@ -68,9 +68,9 @@ class Reach(IntEnum):
     """How an entity is related to a call, nearest first."""
 
     NAMED = 0
-    """An argument is its id."""
+    """An argument is the entity's id."""
     LINKED = 1
-    """It holds the id of one that is named, or its id stands in one."""
+    """The entity contains the id of a named entity, or a named entity contains its id."""
     ANY = 2
 
 
@@ -92,7 +92,7 @@ class Query(Frozen):
 
     @property
     def is_explicit(self) -> bool:
-        """The state is explicit, and used as such: a model says what changes, and answers are checked against it."""
+        """True if the state is explicit and used as such: models list changes, and answers are checked against it."""
         return self.state.is_explicit and Part.STATE not in self.without
 
 
@@ -104,21 +104,21 @@ class StepTier(Protocol):
 
     @property
     def infers(self) -> bool:
-        """Its answers can be wrong: they get a confidence, and may be too unsure to go on with."""
+        """True if its answers can be wrong. They then get a confidence, and one that is too unsure ends the episode."""
 
     async def answer(self, query: Query) -> Prediction | None:
-        """The answer; None: this tier has none, so the next one is asked.
+        """The answer; None if this tier has none, so that the next one is asked.
 
         Raises:
-            PredictionError: nobody can answer this step.
+            PredictionError: no tier can answer this step.
         """
 
 
 class ExperienceModel(Protocol):
-    """Predicts one step. Same query, same answer.
+    """Predicts one step. The same query has the same answer.
 
-    One whose attribute `checks_state` is true has found no contradiction to the state in what it predicts; of any other
-    the dream looks for one. One whose attribute `repeats` is true says nothing that was not recorded.
+    A model whose attribute `checks_state` is true has checked that its prediction does not contradict the state; for
+    any other model the dream checks it. A model whose attribute `repeats` is true only repeats recordings.
     """
 
     @property
@@ -131,13 +131,13 @@ class ExperienceModel(Protocol):
 
     @property
     def learns_from_dreams(self) -> bool:
-        """It may be shown synthetic transitions; one that copies must not, or it would copy its own guesses."""
+        """True if it may be shown synthetic transitions. A model that copies must not: it would copy its guesses."""
 
     async def predict(self, query: Query) -> Prediction:
         """Predict the step.
 
         Raises:
-            PredictionError: no usable answer could be had; nothing is guessed.
+            PredictionError: there is no usable answer; nothing is guessed.
         """
 
     async def close(self) -> None:
@@ -152,14 +152,14 @@ class Verdict(TokenUsage):
 
 @runtime_checkable
 class Judge(Protocol):
-    """An experience model may be one too: it says whether what happened accomplished the task."""
+    """Decides whether the steps of an episode accomplish its task. An experience model may also be a judge."""
 
     async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
-        """The verdict if the steps so far and the predicted one accomplish the task.
+        """The verdict on whether the steps so far and the predicted one accomplish the task.
 
         Raises:
             MalformedAnswer: no usable verdict was given; nothing is guessed.
-            PredictionError: nobody could be asked.
+            PredictionError: the judge could not be asked.
         """
 
     async def judge(
@@ -169,5 +169,5 @@ class Judge(Protocol):
 
         Raises:
             MalformedAnswer: no usable verdict was given; nothing is guessed.
-            PredictionError: nobody could be asked.
+            PredictionError: the judge could not be asked.
         """

@@ -1,12 +1,12 @@
 """The experience model without a language model: it repeats what was recorded.
 
-What recordings show to follow from a state and a call, or from the calls of a session, are tiers of the dream
-(dreamgym.dream.synthesized, dreamgym.dream.viewed). What no recording explains is not answered.
+Answers that follow from recordings, but are not recorded themselves, come from other tiers of the dream
+(dreamgym.dream.synthesized, dreamgym.dream.viewed). A call that no recording explains is not answered.
 
 A success or an end is copied only if this very action was recorded in this very state, for a task with the same goal,
-and no state before it was made of the agent's own words: a success copied for an action that nobody ever took, for
-another task, or in a state that an agent wrote, would reward whatever looks like a solution, and a policy finds that at
-once. A reward that depends on something that neither state nor goal shows can still be wrong.
+and no state before it was made of the agent's own words. Otherwise whatever looks like a solution would be rewarded (an
+action that nobody took, a success of another task, a state that the agent wrote), and a policy finds that at once. A
+reward that depends on something that neither state nor goal shows can still be wrong.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from dreamgym.tools import completed
 from dreamgym.types import Provenance, Tier
 
 COPIED = 16
-"""How many of the nearest transitions may be copied as a text answer. Refusals recorded in the same state must be among
+"""Number of the nearest transitions that may be copied as an answer. Refusals recorded in the same state must be among
 them; retrieval weighs the state most."""
 
 
 class NearestModel:
-    """Deterministic, instant, and the honest baseline of every other model.
+    """Deterministic, instant, and the baseline for every other model.
 
-    1. The same action was recorded in the same state: its answer is repeated. A server that tells no state is in the
-       same state after the same answer, which says little: only the end of a task is repeated there.
-    2. The whole action is a text: one that was never recorded here is refused, in the words of a recorded refusal;
-       where no refusal is recorded, the nearest transition answers, with the action's words in place of its own.
+    1. If the same action was recorded in the same state, its answer is repeated. For a server that reports no state,
+       the last answer stands for the state, which shows little: only the end of a task is repeated there.
+    2. If the whole action is a text and was not recorded in this state, it is refused in the words of a recorded
+       refusal. If no refusal is recorded, the nearest transition answers, with the action's words in place of its own.
 
-    What a tool's output schema forbids is not given, even where it was recorded.
+    An answer that the tool's output schema forbids is not given, even if it was recorded.
     """
 
     name = "nearest"
     demonstrations = 48
-    """Most are for the tiers before it; it copies from the first of them."""
+    """Most of these are for the tiers before this model; it copies only from the first ones."""
     learns_from_dreams = False
     repeats = True
-    """It says nothing that was not recorded."""
+    """True because it only repeats recordings."""
 
     async def predict(self, query: Query) -> Prediction:
-        """Answer from the demonstrations. Raises NotRecorded where none of them shows it."""
+        """Answer from the demonstrations. Raises NotRecorded if none of them shows the answer."""
         if not query.demonstrations:
             raise NotRecorded(
                 f"nothing is recorded of environment {query.spec.name!r}: "
@@ -71,7 +71,7 @@ class NearestModel:
 
 
 def _refusal(query: Query) -> Prediction | None:
-    """The first recorded refusal that changed nothing, of this state where there is one; None where none is known."""
+    """The first recorded refusal that changed nothing, in this state if there is one; None if there is no refusal."""
     refusals = [
         demonstration
         for demonstration in query.demonstrations
@@ -98,7 +98,7 @@ def _substitute(query: Query, nearest: Demonstration) -> Prediction:
     structured = None if result.structured is None else substitution.within(result.structured)
     observation = substitution(result.observation)
     wording = wording_of([result])
-    if wording is not None and structured is not None:  # a new value may need escapes that text does not get
+    if wording is not None and structured is not None:  # a new value may need JSON escapes
         observation = wording.text(structured)
     content = content_of(result)
     return Prediction(

@@ -1,13 +1,13 @@
 """A dream of objects: an environment of words, played on the explicit states that its reader makes of recordings.
 
-For an environment whose actions and answers are texts, and which has a reader (`dreamgym.reading`). From all recordings
-are learned, once per newest recording, what each tool does (`dreamgym.synthesis.objects`) and how each recorded world
-was at the start (`dreamgym.dream.hindsight`). A step reads the action, runs the rules on the state and words the answer
-again; it asks no buffer and no model. What the rules do not answer is left to the other tiers, and what those answer is
-read into the state.
+It is for an environment whose actions and answers are texts and that has a reader (`dreamgym.reading`). Once per newest
+recording it learns from all recordings what each tool does (`dreamgym.synthesis.objects`) and how each recorded world
+was at the start (`dreamgym.dream.hindsight`). A step reads the action, runs the rules on the state and puts the answer
+into words; it asks neither buffer nor model. If the rules have no answer, another tier answers, and its answer is read
+into the state.
 
-The states of transitions stay words: the last observation. What differs from the start of the recorded world
-stands in `info["objects"]` of a step's result, so that an episode can be continued elsewhere.
+The states of transitions stay texts: the last observation. The differences from the start of the recorded world are in
+`info["objects"]` of a step's result, so that an episode can be continued elsewhere.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolC
 logger = logging.getLogger(__name__)
 
 OBJECTS = "objects"
-"""Key in a result's `info` of what differs from the start of the recorded world."""
+"""Key in a result's `info`: the differences from the start of the recorded world."""
 WORLD = "world"
-"""Key in that of the id of the recorded world."""
+"""Key among these differences: the id of the recorded world."""
 
 
 @dataclass(frozen=True)
 class ObjectWorlds:
-    """What the recordings of an environment show.
+    """The rules and the worlds that the recordings of an environment show.
 
     Args:
-        reader: of the environment.
-        goals: of the environment; None: only a task with a check of its own is played.
+        reader: the environment's reader.
+        goals: the environment's goals; None: only a task with a check of its own is played.
         rules: what each tool does.
         worlds: the recorded worlds by their id.
     """
@@ -50,11 +50,11 @@ class ObjectWorlds:
     rules: ObjectRules
     worlds: Mapping[str, KnownWorld]
     _undecided: set[str] = field(default_factory=set)
-    """Ids of the tasks that were named because no state decides them."""
+    """Ids of the tasks that were logged because no state decides them."""
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], reader: Reader, goals: Goals | None = None) -> ObjectWorlds:
-        """What these recordings show. A world whose recordings contradict each other is named and left out."""
+        """Learn from these recordings. A world whose recordings contradict each other is logged and left out."""
         worlds = known_worlds(trajectories, reader)
         for name, world in worlds.items():
             if world.fault is not None:
@@ -71,10 +71,10 @@ class ObjectWorlds:
         return tuple(state for world in self.worlds.values() for state in (world.start, *world.ends))
 
     def episode(self, task: Task) -> ObjectEpisode | None:
-        """A new episode of a task.
+        """A new episode of a task; None if the task cannot be played.
 
-        None: its world is not recorded, it does not begin at the recorded start, or the environment has no goals and
-        the task no check. A task whose goal no state decides has an open reward.
+        It cannot be played if its world is not recorded or was left out, if it does not begin at the recorded start, or
+        if the environment has no goals and the task no check. If no state decides its goal, its reward is open.
         """
         world = self.worlds.get(task.world)
         if world is None or world.fault is not None:
@@ -90,7 +90,7 @@ class ObjectWorlds:
 
 
 def _with_fact(start: JsonObject, fact: MissingFact) -> JsonObject:
-    """The start with one item more in a list of an entity."""
+    """The start with one more item in a list of an entity."""
     part = start[fact.collection]
     entity = part.get(fact.entity) if isinstance(part, dict) else None
     items = entity.get(fact.field) if isinstance(entity, dict) else None
@@ -105,15 +105,15 @@ class ObjectEpisode:
 
     Args:
         known: what the recordings show.
-        task: that is played.
+        task: the task that is played.
         world: its recorded world.
-        check: decides the task; None: nobody can.
+        check: decides whether the task is accomplished; None: nothing can decide it.
     """
 
     is_all_recorded = False
-    """Recordings of a world that is left out of the rules may show what these do not answer."""
+    """False: recordings of a world that was left out of the rules may show what the rules do not answer."""
     decides_ends = True
-    """The task's check decides every end, whoever answered."""
+    """True: the task's check decides every end, whichever tier answered."""
 
     def __init__(self, known: ObjectWorlds, task: Task, world: KnownWorld, check: Schema | None) -> None:
         self._known = known
@@ -121,13 +121,13 @@ class ObjectEpisode:
         self._world = task.world
         self._instruction = task.instruction
         self.state = world.start
-        """All that is known of the world now; nobody may change it."""
+        """All that is known of the world now; it must not be changed in place."""
         self.rests_on_model = False
-        """A language model's word changed the state."""
+        """True if a language model's answer changed the state."""
         self._check = check
 
     def resume(self, transitions: Sequence[Transition]) -> bool:
-        """Continue where some steps led to; False: their states are not of this dream."""
+        """Continue after some steps; False if their states do not belong to this dream."""
         if not transitions:
             return True
         told = transitions[-1].result.info.get(OBJECTS)
@@ -145,7 +145,7 @@ class ObjectEpisode:
 
     @property
     def changed(self) -> JsonObject:
-        """What differs from the start of the recorded world: single values, and each entity that is otherwise."""
+        """The differences from the start of the recorded world: all single values, and each entity that differs."""
         changed: JsonObject = {WORLD: self._world}
         for name, value in self.state.items():
             base = self._start.get(name)
@@ -159,12 +159,12 @@ class ObjectEpisode:
         return changed
 
     def answer(self, action: ToolCall, words: str = "", *, seed: int = 0) -> Prediction | None:
-        """The answer of the rules; None: the recordings do not show it, and nothing changed.
+        """The answer of the rules; None if the recordings do not show it, and then nothing changes.
 
         Args:
-            action: what the agent does.
-            words: the state in words before it, in which a refusal leaves the world.
-            seed: of the episode, for provenance.
+            action: the agent's action.
+            words: the state before it as a text; a refusal leaves it as it is.
+            seed: seed of the episode, for provenance.
         """
         reader = self._known.reader
         call = reader.call(action)
@@ -196,16 +196,17 @@ class ObjectEpisode:
 
     @property
     def is_accomplished(self) -> bool:
-        """The task's check holds now."""
+        """True if the task's check holds now."""
         return self._check is not None and self._check.allows(self.state)
 
     def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
-        """Read the answer of another tier into the state; the prediction as the check decides it.
+        """Read the answer of another tier into the state; return the prediction with its end decided by the check.
 
         Args:
-            action: that was answered.
+            action: the action that was answered.
             prediction: the answer in words.
-            is_judged: a language model gave it, which can be talked into facts: what the task is then worth is open.
+            is_judged: the experience model is a language model, which can be talked into facts: if its answer changed
+                the state, a success is open.
         """
         reader, before = self._known.reader, self.state
         call, told = reader.call(action), StepResult(observation=prediction.observation, is_error=prediction.is_error)
@@ -222,11 +223,11 @@ class ObjectEpisode:
 
 
 def check_of(task: Task, goals: Goals | None, start: JsonObject) -> Schema | None:
-    """The check that decides a task: its own, else that of its words; None if there is none.
+    """The check that decides a task: its own, else one made from its instruction; None if there is none.
 
     Args:
-        task: that is played.
-        goals: of the environment.
+        task: the task that is played.
+        goals: the environment's goals.
         start: the state at the start.
 
     Raises:

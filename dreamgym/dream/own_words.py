@@ -1,7 +1,7 @@
-"""Steps without the agent's own words: what a judge is shown who must not be talked into a success.
+"""Removes the agent's own words from steps, so that they cannot talk a judge into a success.
 
-A word is the agent's own where it stands in an argument and neither tools, task nor an earlier answer used it. An
-answer that repeats a text of the agent repeats what is left of it.
+A word is the agent's own if it is in an argument, and neither the tools, the task nor an earlier answer used it. If an
+answer repeats a text of the agent, the words are removed there too.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ Step = tuple[ToolCall, StepResult]
 
 _WORD = re.compile(r"\w+")
 LEAST_WORDS = 3
-"""Fewer claim nothing: an answer may use them on its own account."""
+"""Least number of words of a text that is looked for in answers. A shorter text claims nothing, and an answer may
+contain it by itself."""
 MOST_TEXTS = 32
-"""How many texts of one call are looked for in answers: the longest ones."""
+"""Most texts of one call that are looked for in answers; the longest ones are taken."""
 
 
 def without_own_words(spec: EnvironmentSpec, task: Task, steps: Sequence[Step]) -> list[Step]:
-    """The steps, with the agent's own words gone from arguments and from answers that repeat them."""
+    """The steps without the agent's own words in arguments and in answers that repeat them."""
     known = _words(json.dumps([*spec.tools], ensure_ascii=False), task.instruction, task.initial_state or "")
     left: dict[str, str] = {}
-    """Texts of the agent that answers may repeat, and what is left of them."""
+    """Texts of the agent that answers may repeat, and what is left of each without its own words."""
     shown = []
     for action, result in steps:
         reduced = {text: _only(known, text) for text in _texts(action.arguments)}
@@ -48,13 +49,13 @@ def _words(*texts: str) -> set[str]:
 
 
 def _only(known: set[str], text: str) -> str:
-    """The text with these words alone."""
+    """The text with only the known words."""
     return _WORD.sub(lambda word: word[0] if word[0].casefold() in known else "", text)
 
 
 def _echoed(left: dict[str, str], text: str) -> str:
-    """The text with what is left of the agent's texts in their place, as they are or as JSON writes them."""
-    for said, rest in sorted(left.items(), key=lambda one: -len(one[0])):  # one may be a part of another
+    """The text with each text of the agent, plain or escaped as in JSON, replaced by what is left of it."""
+    for said, rest in sorted(left.items(), key=lambda one: -len(one[0])):  # longest first: one may contain another
         for ascii_only in (False, True):
             as_json = json.dumps(said, ensure_ascii=ascii_only)[1:-1]
             text = text.replace(as_json, json.dumps(rest, ensure_ascii=ascii_only)[1:-1])
@@ -75,7 +76,7 @@ def _texts(value: JsonValue) -> Iterator[str]:
 
 
 def _mapped(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
-    """The value with every text in it changed, names too."""
+    """The value with every text in it changed, keys too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):

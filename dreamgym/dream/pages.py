@@ -1,18 +1,18 @@
 """A dream of pages: an environment that shows one page after another, played on the pages that were recorded.
 
-For an environment whose reader tells which page is open (`dreamgym.reading.PageReader`): a shop, a site. From all
-recordings are learned, once per newest recording,
+It is for an environment whose reader knows which page is open (`dreamgym.reading.PageReader`), such as a shop or a
+site. Once per newest recording it learns from all recordings:
 
-- what each page shows, and which parts of its address that depends on: a product is the same product whatever the
-  query was that found it;
-- where each kind of link leads from each kind of page, and which of them are refused;
-- what an end of an episode was worth for which goal.
+- what each page shows, and on which parts of its address that depends: a product is the same product, whichever query
+  found it;
+- where each kind of link leads from each kind of page, and which links are refused;
+- whether an end of an episode was a success, for each goal.
 
-A page that no recording shows is what a recorded page tells of it in passing, or the recorded page of its kind whose
-address has most of the words of its own: a guess, and its tier is `model`. An end is worth what the same end was
-recorded to be worth for the same goal; where a success is recorded for the goal, any other end is a failure. Of every
-other end the worth is open. What nothing of this tells is not answered. A page that recordings show in several versions
-is named in the log and left out.
+A page that no recording shows is guessed: from its preview on a recorded page, or else from the recorded page of its
+kind whose address shares the most words with its own. The tier of a guess is `model`. An end is worth what the same end
+was worth in a recording for the same goal. Without such a recording, it is a failure if a success is recorded for the
+goal; if none is, its worth is open. A step that none of this covers is not answered. A page that recordings show in
+several versions is logged and left out.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolC
 logger = logging.getLogger(__name__)
 
 ALIKE = 0.5
-"""Share of the words of two addresses, weighed by their rarity, that both have where one page stands for the other."""
+"""Least share of common words, weighted by their rarity, at which the page of one address stands for another's."""
 SURE = 0.95
-"""Share of the recorded calls of a kind that must be accepted, or refused, for the next one to be."""
+"""Least share of the recorded calls or visits of a kind that must agree for a rule to be learned from them."""
 LONGEST = 1_000
-"""Letters of an address that are compared with others; an agent may send more."""
+"""Most characters of an address text that are compared with others; an agent may send more."""
 MOST_GUESSED = 10_000
-"""Guessed pages that are remembered."""
+"""Most guessed pages that are kept in memory."""
 _WORD = re.compile(r"\w+")
 
 Form = tuple[str, str, str]
-"""A kind of call: the kind of the page, the tool, and the kind of the entity that an argument names, or nothing."""
+"""A kind of call: the kind of the page, the tool, and the kind of the entity that an argument names ("" if none)."""
 Key = tuple[str, str]
 """A page: its kind, and the parts of its address that it depends on, as JSON."""
 
@@ -60,14 +60,15 @@ class AddressPart:
     """How one part of the next address follows from a call."""
 
     source: str
-    """`before`: the address before; `argument`: of the call; `constant`; else a kind: the last page of that kind."""
+    """Source of the value: `before` (the address before), `argument` (of the call), `constant`, or else the kind of a
+    page (the last address of that kind)."""
     name: str = ""
     """Name of the part of that address, or of the argument."""
     value: str = "null"
-    """What is added to a number, or the constant; as JSON."""
+    """The number to add, or the constant; as JSON."""
 
     def of(self, before: JsonObject, last: Mapping[str, JsonObject], call: ToolCall) -> JsonValue:
-        """The part."""
+        """The value of the part after a call."""
         value: JsonValue = json.loads(self.value)
         if self.source == "constant":
             return value
@@ -82,10 +83,10 @@ class _Calls:
 
     refused: int = 0
     accepted: list[tuple[JsonObject, Mapping[str, JsonObject], ToolCall, JsonObject]] = field(default_factory=list)
-    """Address before, last address of each kind, call and address after it."""
+    """For each accepted call: address before it, last address of each kind, the call, and address after it."""
 
     def leads_to(self) -> dict[str, AddressPart] | None:
-        """How each part of the next address follows; None if the calls do not show it."""
+        """The rule for each part of the next address; None if the calls do not show one for every part."""
         if not self.accepted:
             return None
         names = {name for *_, after in self.accepted for name in after}
@@ -111,14 +112,14 @@ class _Calls:
 
 @dataclass
 class _Recordings:
-    """What the recordings of an environment show, as they are read."""
+    """Collects the contents of an environment's recordings while they are read."""
 
     reader: PageReader
     forms: defaultdict[Form, _Calls] = field(default_factory=lambda: defaultdict(_Calls))
     shown: defaultdict[str, list[tuple[JsonObject, JsonObject]]] = field(default_factory=lambda: defaultdict(list))
-    """By kind: the address and the content of each page that was seen."""
+    """Address and content of each page that was seen, by kind of page."""
     over: defaultdict[str, set[bool]] = field(default_factory=lambda: defaultdict(set))
-    """By kind: whether the episode was over there."""
+    """True if an episode was over at a page, False if not, by kind of page."""
     worth: defaultdict[str, dict[str, bool]] = field(default_factory=lambda: defaultdict(dict))
     successes: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
 
@@ -153,32 +154,32 @@ class _Recordings:
 
 @dataclass(frozen=True)
 class PageWorlds:
-    """What the recordings of an environment show."""
+    """The pages, links and ends that the recordings of an environment show."""
 
     reader: PageReader
     goals: PageGoals | None
     moves: Mapping[Form, Mapping[str, AddressPart] | None]
-    """Where a call leads; None: it is refused."""
+    """The page that a call of each form leads to; None: the call is refused."""
     contents: Mapping[Key, JsonObject]
-    """What each recorded page shows."""
+    """Content of each recorded page."""
     told: Mapping[Key, JsonObject]
-    """What recorded pages tell of others."""
+    """Content of pages that recorded pages preview."""
     depends: Mapping[str, tuple[str, ...]]
-    """By the kind of a page: the parts of its address that it depends on."""
+    """Parts of the address that the content of a page depends on, by kind of page."""
     ends: frozenset[str]
     """Kinds of pages that end an episode."""
     worth: Mapping[str, Mapping[str, bool]]
-    """By goal: whether an end was a success."""
+    """True for each recorded end that was a success, by goal."""
     successes: Mapping[str, tuple[ToolCall, ...]]
-    """By goal: the calls of its shortest recorded success."""
+    """Calls of the shortest recorded success, by goal."""
     left_out: frozenset[Key]
     """Pages that recordings show in several versions."""
     _guessed: dict[Key, JsonObject | None] = field(default_factory=dict)
-    """What stands for a page that is not among the contents; None: nothing does."""
+    """Guessed content of pages that are not in `contents`; None: there is no guess."""
 
     @classmethod
     def of(cls, trajectories: Iterable[Trajectory], reader: PageReader, goals: PageGoals | None = None) -> PageWorlds:
-        """What these recordings show."""
+        """Learn from these recordings."""
         read = _Recordings(reader)
         for trajectory in trajectories:
             read.see(trajectory)
@@ -204,7 +205,7 @@ class PageWorlds:
         return PageEpisode(self, task, None if check is None else schema_of(check))
 
     def content(self, address: JsonObject) -> tuple[JsonObject, bool] | None:
-        """What a page shows, and whether that was recorded; None if nothing tells it."""
+        """The content of a page, and True if it was recorded, False if it is guessed; None if there is neither."""
         key = _key(address, self.depends)
         if key in self.contents:
             return self.contents[key], True
@@ -218,7 +219,7 @@ class PageWorlds:
         return None if guessed is None else (guessed, False)
 
     def _most_alike(self, address: JsonObject) -> JsonObject | None:
-        """The recorded page of this kind whose address differs in one text, which has most of the words of this one."""
+        """The most similar recorded page of this kind whose address differs in one text only; None if none is alike."""
         wanted = {name: address.get(name) for name in self.depends.get(str(address["kind"]), ())}
         best: tuple[float, JsonObject] | None = None
         for name, value in wanted.items():
@@ -237,7 +238,7 @@ class PageWorlds:
 
     @cached_property
     def _texts(self) -> Mapping[tuple[str, str, str], Sequence[tuple[frozenset[str], JsonObject]]]:
-        """By kind, the name of a text of the address and the other parts: the words of that text, and the page."""
+        """Words of a text of the address, and the page's content, by kind, name of the text and the other parts."""
         found: defaultdict[tuple[str, str, str], list[tuple[frozenset[str], JsonObject]]] = defaultdict(list)
         for (kind, parts), content in self.contents.items():
             known = json.loads(parts)
@@ -259,42 +260,42 @@ class PageEpisode:
 
     Args:
         known: what the recordings show.
-        task: that is played.
-        check: decides the task; None: the recorded ends of its goal do.
+        task: the task that is played.
+        check: decides whether the task is accomplished; None: the recorded ends of its goal decide.
     """
 
     changed: ClassVar[JsonObject] = {}
-    """Nothing has to be kept with the steps: the page that is open follows from them."""
+    """Empty: the open page follows from the steps, so nothing has to be kept with them."""
     is_all_recorded = True
-    """Nobody who only repeats recordings knows what this does not answer."""
+    """True: a model that only repeats recordings cannot answer what this episode does not answer."""
     decides_ends = False
-    """What another tier says of an end is decided as in any other dream."""
+    """False: if another tier answers, its end is decided as in any other dream."""
 
     def __init__(self, known: PageWorlds, task: Task, check: Schema | None) -> None:
         self._known, self._task, self._check = known, task, check
         self.state = known.reader.start(task, StepResult(observation=task.initial_state or ""))
-        """What the reader knows now."""
+        """The current state, as the reader knows it."""
         self._last: dict[str, JsonObject] = {}
         """The last address of each kind of page."""
         self._shown = task.initial_state or ""
-        """What the open page shows, in words."""
+        """Text of the open page."""
         self._rests_on_model = False
-        """A language model's word, which can be talked into pages, led here: what the end is worth is open."""
+        """True if a language model's answer led here. It can be talked into pages, so the worth of the end is open."""
 
     def resume(self, transitions: Sequence[Transition]) -> bool:
-        """Continue where some steps led to."""
+        """Continue after some steps; this is always possible."""
         for step in transitions:
             self._follow(self._known.reader.call(step.action), step.result)
             self._rests_on_model |= _is_of_a_model(step.provenance)
         return True
 
     def answer(self, action: ToolCall, words: str = "", *, seed: int = 0) -> Prediction | None:
-        """The answer of the recorded pages; None: they do not show it, and nothing changed.
+        """The answer of the recorded pages; None if they do not show it, and then nothing changes.
 
         Args:
-            action: what the agent does.
-            words: the state in words before it, in which a refusal leaves it.
-            seed: of the episode, for provenance.
+            action: the agent's action.
+            words: the state before it as a text; a refusal leaves it as it is.
+            seed: seed of the episode, for provenance.
         """
         known, reader = self._known, self._known.reader
         call = reader.call(action)
@@ -335,11 +336,11 @@ class PageEpisode:
 
     @property
     def is_accomplished(self) -> bool:
-        """The task's check holds now."""
+        """True if the state is a success, by the task's check or by the recorded ends of its goal."""
         return self._is_won(self.state) is True
 
     def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
-        """Read the answer of another tier; what it says of the end stays as it is."""
+        """Read the answer of another tier into the state; the prediction is returned unchanged, with its end."""
         result = StepResult(observation=prediction.observation, is_error=prediction.is_error)
         self._follow(self._known.reader.call(action), result)
         self._rests_on_model |= _is_of_a_model(prediction.provenance)
@@ -352,7 +353,7 @@ class PageEpisode:
         self._shown = result.observation
 
     def _is_won(self, state: JsonObject) -> bool | None:
-        """Whether an end is a success; None if nothing tells."""
+        """True if an end is a success, False if it is a failure; None if that is not known."""
         if self._check is not None:
             return self._check.allows(state)
         recorded = self._known.worth.get(self._task.goal, {})
@@ -361,7 +362,7 @@ class PageEpisode:
 
 
 def _is_of_a_model(told: Provenance) -> bool:
-    """A model gave the answer; what is guessed from recorded pages names none."""
+    """True if a model gave the answer. A page guessed from recordings has the tier `model` too, but names no model."""
     return told.tier in {Tier.MODEL, Tier.CACHE} and told.model is not None
 
 
@@ -377,12 +378,12 @@ def form_of(state: JsonObject, call: ToolCall, reader: PageReader) -> Form:
 
 
 def end_of(state: JsonObject, reader: PageReader) -> str:
-    """What the worth of an end depends on, as JSON."""
+    """The parts of the state that the worth of an end depends on, as JSON."""
     return as_text({name: state.get(name) for name in reader.counts})
 
 
 def _moves(forms: Mapping[Form, _Calls]) -> Iterator[tuple[Form, Mapping[str, AddressPart] | None]]:
-    """Where the calls of each form lead; forms that are now refused and now not are left out."""
+    """Yield where the calls of each form lead; forms that are sometimes refused and sometimes not are left out."""
     for form, calls in forms.items():
         share = calls.refused / (calls.refused + len(calls.accepted) or 1)
         if share >= SURE:
@@ -394,7 +395,7 @@ def _moves(forms: Mapping[Form, _Calls]) -> Iterator[tuple[Form, Mapping[str, Ad
 def _contents(
     shown: Mapping[str, Sequence[tuple[JsonObject, JsonObject]]], depends: Mapping[str, Sequence[str]]
 ) -> tuple[dict[Key, JsonObject], frozenset[Key]]:
-    """What each page shows, and the pages that recordings show in several versions, which are named and left out."""
+    """The content of each page, and the pages with several recorded versions, which are logged and left out."""
     contents: dict[Key, JsonObject] = {}
     versions: set[Key] = set()
     for address, content in chain(*shown.values()):
@@ -414,7 +415,7 @@ def _contents(
 
 
 def _depends(visits: Sequence[tuple[JsonObject, JsonObject]]) -> tuple[str, ...]:
-    """The parts of the addresses of one kind of page that its content depends on: those that leave the fewest pages."""
+    """The parts of an address that the content of one kind of page depends on: those that leave the fewest pages."""
     parts = {name for address, _ in visits for name in address} - {"kind"}
     while True:
         fewer = [(pages, name) for name in sorted(parts) if (pages := _pages(visits, parts - {name}))]
@@ -424,7 +425,7 @@ def _depends(visits: Sequence[tuple[JsonObject, JsonObject]]) -> tuple[str, ...]
 
 
 def _pages(visits: Sequence[tuple[JsonObject, JsonObject]], parts: Set[str]) -> int:
-    """How many pages these parts of the addresses tell apart; 0 if one of them shows now this and now that."""
+    """Number of pages that these parts of the addresses tell apart; 0 if too many visits to one page differ."""
     shown: dict[str, JsonObject] = {}
     differing = 0
     for address, content in visits:

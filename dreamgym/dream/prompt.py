@@ -1,12 +1,12 @@
 """The prompts of the experience model; the texts are the .txt files beside this one.
 
-Order decides the speed: what stays the same for all episodes comes first, then the task, then the history, which only
-grows, and what changes with every step comes last. So each step's prompt begins with most of the one before, and a
-server that caches prefixes reads it once. Nothing that varies (times, scores, ids) may stand further up.
-Everything that the agent or the recordings wrote is JSON on one line between tags, and cannot close its tag.
-What is too long is cut in the middle, and the prompt says so: texts of the history and of recordings, and the history.
+The order decides the speed. Text that is the same for all episodes comes first, then the task, then the history, which
+only grows. Text that changes with every step comes last. So each step's prompt begins with most of the one before, and
+a server that caches prefixes reads that part once. Nothing that varies (times, scores, ids) may come earlier.
+All text from the agent or from recordings is JSON on one line between tags, and cannot close its tag.
+If a text of the history or of a recording is too long, or the whole history is, its middle is replaced by a note.
 
-In the texts, `{part?…?}` stays only where the part is there, `{!part?…?}` only where it is not.
+In the .txt files, `{part?…?}` is kept only if the prompt has the part, `{!part?…?}` only if it does not.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from dreamgym.state.wording import wording_of
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
 
 PromptForm = Literal["data", "turns", "fitted"]
-"""What an LLM says in its attribute `form`, by default `data`. `data`: everything in one message, which larger models
+"""Values of an LLM's attribute `form`; the default is `data`. `data`: everything in one message, which larger models
 tell apart better. `turns`: recorded transitions and history as turns of the conversation, which small models copy
-better. `fitted`: for a model that was fine-tuned on this environment and needs neither rules, card nor tools; what is
-left out is an empty list to it, as where there is nothing, since other tags than it has learned confuse it."""
+better. `fitted`: for a model that was fine-tuned on this environment and needs neither rules, card nor tools. A part
+that is left out is then an empty list, because a model is confused by other tags than it has learned."""
 TURNS_CHARACTERS = 20_000
 """Most characters of a prompt in turns: 7,000 tokens of JSON, which two cores read in a minute and a half."""
 CHARACTERS_PER_TOKEN = 3
@@ -47,7 +47,7 @@ LEFT_OUT_AT_ONCE = 8
 """Steps are left out in groups of this size, so the prompt changes in the middle only once in as many steps."""
 FITTED_STEPS = 12
 """Last steps of the history that a fitted model reads, because it is small. If the state is explicit it reads a third
-of them, because the state holds what they did."""
+of them, because the state contains what they did."""
 
 
 def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
@@ -77,10 +77,10 @@ def judge_messages(
     final_answer: str | None = None,
     state: str = "",
 ) -> list[Message]:
-    """The prompt for a judge of an episode: calls, answers and the agent's last words as data, nobody's reasoning.
+    """The prompt for a judge of an episode: calls, answers and the agent's final answer as data, without any reasoning.
 
-    `state` is the one that the episode has led to; where it is explicit, the judge sees what the task and the calls
-    name of it.
+    `state` is the state after the last step. If it is explicit, the judge sees the parts that the task and the calls
+    name.
     """
     after = State.of(state, spec.state)
     parts = {*(["answered"] if final_answer is not None else []), *(["state"] if after.is_explicit else [])}
@@ -98,7 +98,7 @@ def judge_messages(
 
 
 def as_data(value: JsonValue, separators: tuple[str, str] = (", ", ": ")) -> str:
-    """One line of JSON in which no closing tag can stand."""
+    """One line of JSON that cannot contain a closing tag."""
     return json.dumps(value, ensure_ascii=False, separators=separators).replace("</", "<\\/")
 
 
@@ -118,7 +118,11 @@ def _conversation(query: Query) -> list[Message]:
 
 
 def _shorter(query: Query) -> Query | None:
-    """Drops history first if the state is explicit (it repeats the state); otherwise recordings until two are left."""
+    """The query with one step or recording less; None if none is left.
+
+    If the state is explicit, the history goes first, because it repeats the state. Otherwise recordings go first, until
+    two are left.
+    """
     if query.history and (query.is_explicit or len(query.demonstrations) <= 2):
         return query.model_copy(update={"history": query.history[1:]})
     if query.demonstrations:
@@ -127,7 +131,7 @@ def _shorter(query: Query) -> Query | None:
 
 
 def _rules(query: Query, form: PromptForm) -> str:
-    """Small models are told of the called tool alone; what is not said of an explicit state in turns, is said here."""
+    """The system message. In turns it lists only the called tool and, if the state is explicit, the history."""
     parts = _parts(query)
     if form == "turns":
         parts.add("one")
@@ -152,7 +156,7 @@ def _earlier(query: Query) -> str:
 
 
 def _shortened(lines: Sequence[str]) -> Sequence[str]:
-    """The first and the last lines, within the tokens of a history; between them stands how many are left out."""
+    """The first and the last lines, within the tokens of a history; a line between them counts the steps left out."""
     room = HISTORY_TOKENS * CHARACTERS_PER_TOKEN
     if sum(map(len, lines)) <= room:
         return lines
@@ -170,7 +174,7 @@ def _shortened(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _cut(value: JsonValue) -> JsonValue:
-    """The value with the middle of each long text left out, and told."""
+    """The value with the middle of each long text replaced by a note."""
     if isinstance(value, dict):
         return {name: _cut(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -221,7 +225,7 @@ def _example(query: Query, one: Demonstration) -> JsonObject:
 
 
 def _origin(query: Query, one: Demonstration) -> JsonObject:
-    """In which world a transition was recorded, and for which task."""
+    """The world in which a transition was recorded, and the task for which it was."""
     is_this = (query.spec.deterministic or query.spec.has_views) and one.world == query.task.world
     return {
         "world": "this" if is_this else "another",
@@ -230,7 +234,7 @@ def _origin(query: Query, one: Demonstration) -> JsonObject:
 
 
 def _turns(query: Query, step: Transition, one: Demonstration | None = None) -> tuple[Message, Message]:
-    """A step of the history, or what was recorded."""
+    """A step of the history, or a recorded one, as a question and an answer."""
     answer = Message(role="assistant", content=as_data(_cut(answer_of(query, step))))
     return _asked(query, State.of(step.state, query.spec.state), step.action, one), answer
 
@@ -248,19 +252,19 @@ def _asked(query: Query, state: State, action: ToolCall, one: Demonstration | No
 
 
 def _shown(query: Query, state: State, action: ToolCall) -> JsonValue:
-    """The part of an explicit state that the action is about, or the text of a state of words."""
+    """The part of an explicit state that the action is about, or the whole text of a text state."""
     return state.relevant(action.arguments) if query.is_explicit and state.is_explicit else state.text
 
 
 def _newest(query: Query, state: State) -> JsonObject:
-    """The highest id of each collection, since new ones mostly follow from it and the shown part may lack it."""
+    """The highest id of each collection: new ids mostly follow from it, and the shown part may lack it."""
     if state.schema is None or not query.is_explicit:
         return {}
     return {name: max(ids, key=natural) for name in state.schema.collections if (ids := state.collection(name))}
 
 
 def _outline(schema: StateSchema) -> Iterable[JsonObject]:
-    """One line for each collection and value, by its path; a question mark stands behind what may be null."""
+    """Yield one line for each collection and value, by its path; a question mark follows a type that may be null."""
     for name, collection in schema.collections.items():
         fields: JsonObject = {collection.key: "its id", **collection.fields}
         note: JsonObject = {} if collection.complete else {"more": "there may be others that are not shown"}
@@ -274,7 +278,7 @@ def _card(spec: EnvironmentSpec) -> str:
 
 
 def _task(spec: EnvironmentSpec, task: Task) -> JsonObject:
-    """An explicit state is said elsewhere, and only as far as it matters."""
+    """The task, without an explicit initial state: another part of the prompt shows what matters of the state."""
     if State.of(task.initial_state or "", spec.state).is_explicit:
         return {"instruction": task.instruction}
     return {"instruction": task.instruction, "initial_state": task.initial_state}
@@ -285,7 +289,7 @@ def _call(action: ToolCall) -> JsonObject:
 
 
 def _seen(spec: EnvironmentSpec, action: ToolCall, result: StepResult) -> JsonObject:
-    """A call and its answer; a text state too where the answer does not show it, an explicit one never."""
+    """A call and its answer, with the state after it if that is a text and the answer does not show it."""
     is_said = result.state == result.observation or State.of(result.state, spec.state).is_explicit
     hidden: JsonObject = {} if is_said else {"state": result.state}
     said: JsonObject = {}
@@ -301,7 +305,7 @@ def _lines(values: Iterable[JsonObject]) -> str:
 
 
 def filled(name: str, parts: set[str], **values: str) -> str:
-    """The text `name`.txt with its values in place, and of its conditional passages those of the parts."""
+    """The text of `name`.txt with the values filled in, and with those conditional passages that `parts` allow."""
     return _template(name, frozenset(parts)).substitute(values).strip()
 
 

@@ -1,12 +1,12 @@
-"""Questions to a language model: each is asked once, and no answer is believed that does not validate.
+"""Questions to a language model: each is asked once, and only a valid answer is accepted.
 
-The key of a remembered answer is made of the model and of everything that is sent to it. So nothing has to be thrown
-away when a prompt, a recording or a seed changes: that is another question.
+The key of a stored answer is made of the model and of everything that is sent to it. So nothing has to be deleted when
+a prompt, a recording or a seed changes: that is another question.
 
-Backends may accept a schema and ignore it, so every answer is parsed strictly. A malformed one is asked for again once,
-with the fault named; then there is no answer. A model that repeats itself without end runs into the token limit, and
-that counts as malformed even if the text reads well; the second answer is then sampled. In which human language a text
-is written is no fault here: where an answer must say what a state holds, the check against the state finds it.
+Backends may accept a schema and ignore it, so every answer is parsed strictly. After a malformed answer the question is
+asked once more, with the fault named; then there is no answer. A model that repeats itself without end runs into the
+token limit. That counts as malformed even if the text is valid; the second answer is then sampled. The human language
+of a text is not checked: if an answer must show what a state contains, the check against the state finds the fault.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ OUT_OF_REPETITION = 0.7
 
 
 def weights_fingerprint(model: str | None) -> str:
-    """What tells apart models in files of the same name, by the string `--model`; empty if it names no file.
+    """Fingerprint of the files that the string `--model` names; empty if it names no file or folder.
 
-    A folder that is trained into once more is another model. By size and time, because weights are large.
+    It tells apart models in files of the same name: a folder that is trained into once more is another model. It is
+    made of sizes and times, because weights are large.
     """
     path = Path(model or "")
     files = sorted(path.rglob("*")) if model and path.is_dir() else [path] if path.is_file() else []
@@ -49,7 +50,7 @@ def weights_fingerprint(model: str | None) -> str:
 
 
 class Predictions(Protocol):
-    """Keeps what models answered, as texts by their keys. Every method may be called from any replica."""
+    """Store of models' answers, as texts by their keys. Every method may be called from any replica."""
 
     async def get(self, key: bytes) -> str | None:
         """The stored prediction; None if there is none under this key."""
@@ -78,13 +79,13 @@ class MemoryPredictions:
 
 
 class CachedLLM:
-    """Asks another language model, and each question only once.
+    """Asks another language model each question only once.
 
     Two identical questions at the same time share one answer. A question that failed is asked again.
 
     Args:
-        llm: is asked what is not known; closed together with this one.
-        predictions: where answers are remembered.
+        llm: answers the questions that have no stored answer; closed together with this one.
+        predictions: store of the answers.
         weights: tells apart models of one name, as the model's own attribute `fingerprint` does.
     """
 
@@ -109,7 +110,7 @@ class CachedLLM:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Completion:
-        """The model's answer; a remembered one says that it is `cached` and costs no tokens.
+        """The model's answer; a stored one has `cached` set and costs no tokens.
 
         Raises:
             EnvironmentUnavailable: the model cannot be reached, refused or took too long.
@@ -118,7 +119,7 @@ class CachedLLM:
         key = self._key(messages, schema, max_tokens, temperature, seed)
         task = self._asking.get(key)
         if task is not None:
-            return _free(await asyncio.shield(task))  # who leaves does not take the answer from the others
+            return _free(await asyncio.shield(task))  # a caller that is cancelled does not stop the others
 
         async def found_or_asked() -> Completion:
             if (known := await self._predictions.get(key)) is not None:
@@ -128,7 +129,7 @@ class CachedLLM:
             )
             try:
                 text = check_storable(own, "completion")
-            except InvalidInput:  # no store can hold it, and whoever reads it will refuse it too
+            except InvalidInput:  # no store can hold it, and its reader will refuse it too
                 return own
             stays = await self._predictions.put(key, text)
             return own if stays == text else _free(Completion.model_validate_json(stays))
@@ -140,7 +141,7 @@ class CachedLLM:
     async def forget(
         self, messages: Sequence[Message], *, schema: JsonObject | None, max_tokens: int, temperature: float, seed: int
     ) -> None:
-        """Ask this question anew the next time: its answer was of no use."""
+        """Delete the stored answer, so that this question is asked again: the answer was of no use."""
         await self._predictions.forget(self._key(messages, schema, max_tokens, temperature, seed))
 
     async def ping(self) -> None:
@@ -149,7 +150,7 @@ class CachedLLM:
             await self._llm.ping()
 
     async def close(self) -> None:
-        """Release the model; nobody waits for what is still asked."""
+        """Cancel the questions that are still running, and release the model."""
         asking = list(self._asking.values())
         for task in asking:
             task.cancel()
@@ -166,7 +167,7 @@ class CachedLLM:
     def _answered(self, key: bytes, done: asyncio.Task[Completion]) -> None:
         del self._asking[key]
         if not done.cancelled():
-            done.exception()  # whoever waited has it; if nobody did, it is no news
+            done.exception()  # marks it as seen: asyncio would log an exception that nobody waited for
 
 
 def _free(completion: Completion) -> Completion:
@@ -174,7 +175,7 @@ def _free(completion: Completion) -> Completion:
 
 
 class Answer(BaseModel):
-    """Base of the forms that a model fills in: no other keys, no `"true"` for true."""
+    """Base of the forms that a model fills in: other keys, or `"true"` for true, are errors."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -184,7 +185,7 @@ Form = TypeVar("Form", bound=Answer)
 
 @dataclass(frozen=True)
 class StructuredAnswer(Generic[Form]):
-    """A valid answer, and what it took."""
+    """A valid answer, and what it cost."""
 
     answer: Form
     usage: TokenUsage
@@ -192,7 +193,7 @@ class StructuredAnswer(Generic[Form]):
     probabilities: dict[str, float]
     """`Completion.probabilities` of the valid answer."""
     cached: bool
-    """The model was asked nothing: every answer was remembered."""
+    """True if the model was not asked: every answer was stored."""
 
 
 async def ask(
@@ -205,10 +206,10 @@ async def ask(
     seed: int,
     fault_of: Callable[[Form], str | None] = lambda answer: None,
 ) -> StructuredAnswer[Form]:
-    """The model's answer under `form`, in which `fault_of` finds nothing wrong either.
+    """The model's answer, valid under `form` and without a fault that `fault_of` finds.
 
     Raises:
-        MalformedAnswer: malformed twice.
+        MalformedAnswer: the answer was malformed twice.
         PredictionError: the model cannot be reached, refused or took too long.
     """
     asked, completions = [(list(messages), 0.0)], list[Completion]()
@@ -252,8 +253,8 @@ async def ask(
 def _again(messages: Sequence[Message], malformed: Completion, fault: str) -> tuple[list[Message], float]:
     """The question after a malformed answer, and the temperature at which it is asked.
 
-    An answer that was cut off is not shown: a small model that repeats itself goes on when it sees that. Of four such
-    answers of Qwen2.5-Coder-0.5B one was mended by showing it, and twelve of twelve by sampling without it.
+    An answer that was cut off is not shown: a small model that repeats itself goes on when it sees its answer. With
+    Qwen2.5-Coder-0.5B, showing it mended one of four such answers, and sampling without it mended twelve of twelve.
     """
     if malformed.finish_reason == "length":
         *before, last = messages
@@ -265,6 +266,6 @@ def _again(messages: Sequence[Message], malformed: Completion, fault: str) -> tu
 
 
 def _shown_name(llm: LLM) -> str | None:
-    """The model's name for traces; None if that is the URL of an endpoint, in which a password may stand."""
+    """The model's name for traces; None if that is the URL of an endpoint, because it may contain a password."""
     name = llm.name.rpartition("#")[2]
     return None if "://" in name else name

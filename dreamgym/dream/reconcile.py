@@ -1,8 +1,8 @@
 """Corrects the part of an answer that shows entities of an explicit state.
 
-A read shows what the state holds, so a slip of the model in copying it is no news of the world. Of a write only those
-fields are put right that the model itself changed: it said by how much, and code calculates. Anything else that an
-answer shows otherwise than the state is left for the check to find, since there the changes may be what is wrong.
+A read shows what the state contains, so a slip of the model in copying it is corrected. In the answer of a write, only
+the fields that the model itself changed are corrected: the model says by how much, and code calculates. Any other
+difference between answer and state is left for the check to find, because the changes may be what is wrong.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def put_right(
     """The value with the fields of shown entities as they are in the state.
 
     Args:
-        value: what the answer shows.
-        state: after the step.
-        schema: of the state.
-        paths: of the fields that may be put right; None: all.
-        excused: fields of which the tool shows something else than the state.
+        value: the JSON that the answer shows.
+        state: the state after the step.
+        schema: the schema of the state.
+        paths: paths of the fields that may be corrected; None: all.
+        excused: fields in which the tool's answers differ from the state; they are not corrected.
     """
     if isinstance(value, list):
         return [put_right(item, state, schema, paths, excused) for item in value]
@@ -41,7 +41,7 @@ def put_right(
         return whole
     name, identity, fields = shown
     if value.get(schema.collections[name].key) != identity:
-        return whole  # the entity is a part of the value, or its id is a number
+        return whole  # the entity is only a part of the value, or its id is a number
     known = state.entity(name, identity) or {}
     for field in fields.keys() & known.keys():
         if (name, field) not in excused and (paths is None or pointer(name, identity, field) in paths):
@@ -50,7 +50,7 @@ def put_right(
 
 
 def shown_otherwise(recorded: Sequence[Transition], schema: StateSchema) -> frozenset[Field]:
-    """The fields that recorded answers show otherwise than the state after them."""
+    """The fields in which recorded answers differ from the state after them."""
     found = set()
     for step in recorded:
         if step.result.is_error:
@@ -63,7 +63,7 @@ def shown_otherwise(recorded: Sequence[Transition], schema: StateSchema) -> froz
 
 
 def only_reads(spec: EnvironmentSpec, tool: str, recorded: Sequence[Transition]) -> bool:
-    """The tool says that it changes nothing, or no recording of it changes anything."""
+    """True if the tool is annotated as read-only, or if it has recordings and none of them changes the state."""
     hints = next((one.get("annotations") for one in spec.tools if one["name"] == tool), None)
     if isinstance(hints, dict) and hints.get("readOnlyHint") is True:
         return True

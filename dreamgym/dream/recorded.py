@@ -1,4 +1,4 @@
-"""The tier of recordings: the answer that reality gave to this very action in this very state."""
+"""The tier `recorded`: the answer that the real environment gave to this very action in this very state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dreamgym.types import JsonObject, Provenance, StepResult, Tier
 class RecordedTier:
     """Repeats recordings of a deterministic environment.
 
-    There is no answer if recordings of one world contradict each other: something that no state shows decides there.
-    Nor is there one if an invented answer led to a recorded end: whether it is this task's end is for the model.
+    There is no answer if recordings of one world contradict each other: then something that no state shows decides.
+    There is also none for a recorded end to whose state an invented answer led: the model decides if it ends this task.
     """
 
     infers = False
 
     async def answer(self, query: Query) -> Prediction | None:
-        """The recorded answer; None: there is none, or it cannot be trusted."""
+        """The recorded answer; None if there is none, or if it cannot be trusted."""
         exact = [shown for shown in query.demonstrations if shown.exact and shown.source in GROUNDED]
         if not exact or is_contradicted(query, exact[0]):
             return None
@@ -31,13 +31,13 @@ class RecordedTier:
 
 
 def repeat(query: Query, demonstration: Demonstration, *, model: str | None = None) -> Prediction:
-    """The recorded answer to the letter, with its end and its success if they count for the running task.
+    """The recorded answer unchanged, with its end and its success if they count for the running task.
 
-    It is of the tier `recorded` only if the environment is declared deterministic: elsewhere the real system may
-    answer otherwise the next time.
+    Its tier is `recorded` only if the environment is declared deterministic; otherwise the real system may answer
+    differently the next time.
 
     Args:
-        query: what is asked.
+        query: the step to answer.
         demonstration: the same action recorded in the same state.
         model: the name of the model that repeats; None if none was asked.
     """
@@ -64,7 +64,7 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
 
 
 def is_valid(query: Query, prediction: Prediction) -> bool:
-    """True if the answer is one that the called tool's output schema allows; without a schema any is."""
+    """True if the called tool's output schema allows the answer. Refusals and tools without a schema always pass."""
     schema = output_schema(query.spec, query.action.name)
     if schema is None or prediction.is_error:
         return True
@@ -72,5 +72,5 @@ def is_valid(query: Query, prediction: Prediction) -> bool:
 
 
 def content_of(result: StepResult) -> tuple[JsonObject, ...] | None:
-    """The content blocks, where they are more than the observation as one text."""
+    """The content blocks; None if they are just the observation as one text."""
     return tuple(result.content) if "content" in result.info else None

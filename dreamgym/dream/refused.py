@@ -1,7 +1,7 @@
-"""The tier of refusals: a call that names what does not exist is refused in recorded words, before a model is asked.
+"""The tier of refusals: refuses a call that names a missing entity, in recorded words, before a model is asked.
 
-What a call must name is learned from recordings of the called tool, which a query brings as its demonstrations; dreamed
-ones teach nothing.
+What a call must name is learned from those demonstrations of the query that are recordings of the called tool; dreamed
+transitions are ignored.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Reference = tuple[Place, str]
 
 
 class RefusedTier:
-    """Refuses calls as the recorded ones were."""
+    """Refuses calls in the words of recorded refusals."""
 
     infers = False
 
     async def answer(self, query: Query) -> Prediction | None:
-        """The refusal; None: nothing that the call names is known to be missing."""
+        """The refusal; None if no recorded refusal applies to the call."""
         return refusal(query)
 
 
 def refusal(query: Query) -> Prediction | None:
-    """The recorded refusal of a call that names what does not exist; None if the recordings show no such refusal.
+    """The recorded refusal of a call that names a missing entity; None if the recordings show no such refusal.
 
-    An argument names entities of a collection if it did in every recorded call of the tool that was not refused. Only
-    a complete collection tells that something does not exist. A recorded refusal tells nothing of this call if it may
-    have been for something else that was missing.
+    An argument names entities of a collection if it did so in every recorded call of the tool that was not refused.
+    Only a complete collection shows that an entity is missing. A recorded refusal does not apply to this call if its
+    own call missed something that this one does not miss: that may have been its cause.
     """
     schema = query.spec.state
     if schema is None or not is_checked(query):
@@ -75,7 +75,7 @@ def refusal(query: Query) -> Prediction | None:
 
 
 def _references(recorded: Sequence[Demonstration], action: ToolCall, schema: StateSchema) -> frozenset[Reference]:
-    """Which arguments of the call name entities of which complete collections."""
+    """The arguments of the call that name entities, each with its complete collection."""
     done = [
         (State.of(one.transition.state, schema), texts_in(one.transition.action.arguments))
         for one in recorded
@@ -91,7 +91,7 @@ def _references(recorded: Sequence[Demonstration], action: ToolCall, schema: Sta
 
 
 def _missing(action: ToolCall, state: State, references: frozenset[Reference]) -> frozenset[Reference]:
-    """The references of a call that name nothing in a state; none if the state is words."""
+    """The references of a call whose entity a state does not have; none if the state is a text."""
     if not state.is_explicit:
         return frozenset()
     texts = texts_in(action.arguments)
@@ -103,7 +103,7 @@ def _missing(action: ToolCall, state: State, references: frozenset[Reference]) -
 
 
 def _by_place(action: ToolCall, state: State, references: frozenset[Reference]) -> ToolCall:
-    """The call with one value for each place: of those in a list, the first that names nothing."""
+    """The call with one value for each place; from a list, the first value that names a missing entity, if any."""
 
     def names_something(leaf: tuple[Place, JsonValue]) -> bool:
         return not any(place == leaf[0] and leaf[1] not in state.collection(name) for place, name in references)

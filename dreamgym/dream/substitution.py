@@ -1,4 +1,4 @@
-"""A recorded answer for another call of the tool: the arguments of that call in the place of the recorded ones."""
+"""Turns a recorded answer into one for another call of the tool: replaces the recorded arguments by the new ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BYTES = frozenset({"data", "blob"})
 
 
 class Substitution:
-    """Puts one call's argument values where another's stand as whole words; all at once, longest first."""
+    """Replaces the argument values of one call, as whole words, by those of another; all at once, longest first."""
 
     def __init__(self, recorded: ToolCall, asked: ToolCall) -> None:
         asked_values = _words(asked.arguments)
@@ -25,20 +25,20 @@ class Substitution:
             if path in asked_values and asked_values[path] != value and (len(value) > 1 or value.isdigit()):
                 self._replacements.setdefault(value, asked_values[path])
         values = sorted(self._replacements, key=len, reverse=True)
-        # A 2 is no part of 12, of 2.5 or of v2; one letter is more often a word of its own than the argument.
+        # A 2 is not found in 12, 2.5 or v2. Single letters are skipped: they are more often words than the argument.
         whole = "|".join(re.escape(value) for value in values)
         self._pattern = re.compile(rf"(?<!\w)(?<!\d\.)(?:{whole})(?!\w)(?!\.\d)") if values else None
 
     def __call__(self, text: str) -> str:
-        """The text with the asked values in the place of the recorded ones."""
+        """The text with the recorded values replaced by the asked ones."""
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda match: self._replacements[match[0]], text)
 
     def within(self, value: JsonObject, spared: Collection[str] = ()) -> JsonObject:
-        """Replaces values in every text of a JSON object; a number changes where it is a recorded argument as a whole.
+        """Replace values in every text of a JSON object, and each number that is equal to a recorded argument.
 
-        Nothing changes under the keys that are `spared`.
+        Values under the keys in `spared` do not change.
         """
         return {key: item if key in spared else self._replaced(item, spared) for key, item in value.items()}
 
@@ -59,7 +59,7 @@ class Substitution:
 
 
 def _words(arguments: JsonObject) -> dict[tuple[str | int, ...], str]:
-    """Every text and number in some arguments by its path; true, false and null say nothing about wording."""
+    """Every text and number in some arguments, by its path; true, false and null are never replaced."""
     return {
         path: value if isinstance(value, str) else json.dumps(value)
         for path, value in leaves(arguments)

@@ -1,4 +1,4 @@
-"""The tier `effects`: what recorded calls of a tool show to follow from an explicit state and a call of it."""
+"""The tier `effects`: runs programs that are learned from a tool's recorded calls on an explicit state and a call."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class SynthesizedTier:
     """Runs the program that explains all recorded calls of the tool.
 
     Args:
-        spec: what is simulated.
-        schema: of its states.
+        spec: the simulated environment.
+        schema: the schema of its states.
         buffer: its recordings.
     """
 
@@ -35,11 +35,11 @@ class SynthesizedTier:
         self._buffer = buffer
 
     async def answer(self, query: Query) -> Prediction | None:
-        """The result of the program; None: some of it has no explanation."""
+        """The result of the program; None if no program explains all of it."""
         if not is_answerable(query):
             return None
         programs = await _programs.of(self._buffer, self._spec.name, self._learned)
-        # learning a program takes a second, in which a server would answer nobody else
+        # in a thread: learning a program takes a second, and meanwhile a server must answer others
         return await asyncio.to_thread(synthesized, query, programs)
 
     def _learned(self, recorded: Sequence[Trajectory]) -> LearnedPrograms:
@@ -47,13 +47,13 @@ class SynthesizedTier:
 
 
 def programs_of(steps: list[Transition], spec: EnvironmentSpec, schema: StateSchema) -> LearnedPrograms:
-    """The programs that recorded calls show. A call that its tool's schema forbids was refused for its form."""
+    """Learn programs from recorded calls, without calls that were refused because the tool's schema forbids them."""
     tried = [step for step in steps if not (step.result.is_error and is_forbidden(spec, step.action))]
     return LearnedPrograms((completed(step, spec) for step in tried), schema)
 
 
 def is_answerable(query: Query) -> bool:
-    """True if programs may answer: the state is explicit and the call is one that its tool's schema allows.
+    """True if programs may answer: the state is explicit, and the tool's schema allows the call.
 
     A step that was recorded word for word is left to the other tiers: only a recording can end an episode.
     """
@@ -62,7 +62,7 @@ def is_answerable(query: Query) -> bool:
 
 
 def synthesized(query: Query, programs: LearnedPrograms) -> Prediction | None:
-    """The answer of the tool's program; None if some of it has no explanation."""
+    """The answer of the tool's program; None if no program explains all of it."""
     state = query.state.content
     if state is None or not is_answerable(query):
         return None

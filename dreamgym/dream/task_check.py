@@ -1,10 +1,10 @@
 """The task's own check of success: a fact about the episode, not the opinion of a judge.
 
-A check stands in `Task.metadata` and has one part or both:
+A check is in `Task.metadata` and has one part or both:
 
     success    a JSON Schema that the explicit state of an accomplished task satisfies
-    answers    what the environment must have answered in the episode, each as often as it is listed; JSON is compared
-               as JSON
+    answers    texts that the environment must have answered in the episode, each as often as it is listed; JSON is
+               compared as JSON
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def require_usable_check(task: Task) -> None:
-    """Raises InvalidInput where the task has a check that cannot be used."""
+    """Raises InvalidInput if the task has a check that cannot be used."""
     check = task.metadata.get("success")
     try:
         _wanted(task)
@@ -34,13 +34,14 @@ def require_usable_check(task: Task) -> None:
 
 
 def accomplished(task: Task, state: str, answers: Iterable[str] = ()) -> bool | None:
-    """True if the task is accomplished.
+    """True if the task's own check is satisfied; None if the check cannot decide.
 
-    None if it has no check, or one of the state and the state is not explicit, or one that cannot be used.
+    It cannot decide if there is no check, if the check is about the state and the state is not explicit, or if the
+    check cannot be used.
 
     Args:
-        task: whose check is asked.
-        state: that the episode has led to.
+        task: the task with the check.
+        state: the state that the episode has led to.
         answers: all observations of the episode.
     """
     check = task.metadata.get("success")

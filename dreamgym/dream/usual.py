@@ -1,4 +1,4 @@
-"""Usual values: what entities of the same kind are like elsewhere, for those of which nothing is known here."""
+"""Usual values for entities of which nothing is known, taken from other entities of the same kind."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dreamgym.types import JsonObject
 class UsualValues:
     """The usual values of fields that may be null, by a text field of the same entity: a fridge can be opened.
 
-    What is most common among the entities of this world counts first, then what is in all worlds.
+    The most common values among the entities of this world count first, then those of all worlds.
 
     Args:
-        starts: what is known of the start of each world.
-        schema: of the states.
+        starts: the known part of the start of each world.
+        schema: the schema of the states.
     """
 
     def __init__(self, starts: Sequence[JsonObject], schema: StateSchema) -> None:
@@ -32,12 +32,12 @@ class UsualValues:
                 self._everywhere[kind] += counts
 
     def _counted(self, start: JsonObject) -> dict[str, Counter[str]]:
-        """How often the fields have which values together, by the kind of the entity."""
+        """Count each combination of values of the fields, by the kind of the entity."""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for name, fields in self._open.items():
             part = start.get(name)
             for entity in part.values() if isinstance(part, dict) and fields else ():
-                # null is a value if something else that may be null is known of the entity
+                # null counts as a value if another field of the entity that may be null is known
                 if isinstance(entity, dict) and any(entity.get(field) is not None for field in fields):
                     values = json.dumps({field: entity.get(field) for field in fields})
                     for kind in self._kinds(name, entity):
@@ -49,7 +49,7 @@ class UsualValues:
         return [json.dumps([name, field, entity.get(field)]) for field in texts]
 
     def filled(self, start: JsonObject) -> JsonObject:
-        """The start with the usual values in entities of which nothing that may be null is known."""
+        """The start with the usual values in entities whose fields that may be null are all unknown."""
         filled: JsonObject = dict(start)
         here = self._counted(start)
         for name, fields in self._open.items():

@@ -1,4 +1,4 @@
-"""The tier `views`: what recordings and the session's own calls show of a server that tells no state."""
+"""The tier `views`: answers from recordings and the session's own calls, for a server that reports no state."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _rules = LearnedOnce[Rules]()
 
 
 class ViewsTier:
-    """Repeats what a session was told, finds what it wrote, and answers nothing that no recording shows.
+    """Repeats what a session has read, applies what it has written, and answers only what recordings show.
 
     Args:
-        spec: what is simulated.
+        spec: the simulated environment.
         buffer: its recordings.
     """
 
@@ -36,7 +36,7 @@ class ViewsTier:
         self._buffer = buffer
 
     async def answer(self, query: Query) -> Prediction | None:
-        """The answer; None: no recording shows it."""
+        """The answer; None if no recording shows it."""
         rules = await self._learned_rules()
         history = calls_of(query.history, rules.reads)
         known = await asyncio.to_thread(rules.answer, history, query.action, self._world(query.task))
@@ -44,7 +44,7 @@ class ViewsTier:
             return None
         try:
             observation = known.view.observation
-        except ValueError:  # the value that the rules make is of another kind than the recorded ones
+        except ValueError:  # the rules made a value of another kind than the recorded ones
             return None
         prediction = Prediction(
             observation=observation,
@@ -57,10 +57,10 @@ class ViewsTier:
         return prediction if is_valid(query, prediction) else None
 
     async def with_facts(self, query: Query) -> Query:
-        """The question with the recordings first that hold the facts of this world, for a model that is shown a few.
+        """The query with recordings of this world's facts moved to the front, for a model that is shown only a few.
 
-        The same call comes first. Then, in turn, the nearest call of the same tool and a read from the start of this
-        world, those first whose words are most like those of the call and of the session's last ones.
+        Recordings of the same call come first. Then calls of the same tool, nearest first, alternate with reads from
+        the start of this world, ordered by how many words they share with the call and the session's last three calls.
         """
         rules = await self._learned_rules()
         world = self._world(query.task)
@@ -96,5 +96,5 @@ class ViewsTier:
         return learn(sessions, {str(tool["name"]): tool for tool in self._spec.tools})
 
     def _world(self, task: Task) -> str:
-        """Where a task begins. A server that is not declared to have a world for each task begins alike each time."""
+        """The task's world; empty if the environment is not declared deterministic, since it begins alike each time."""
         return task.world if self._spec.deterministic else ""

@@ -1,1 +1,1 @@
-"""Simulation against reality: step by step, in closed loop, and what it costs."""
+"""Compares the simulation with reality: step by step, in closed loop, and by cost."""

@@ -12,29 +12,29 @@ from dreamgym.state import fields, parsed
 from dreamgym.types import JsonObject, Task
 
 FLOOD_CHARACTERS = (4_000, 30_000)
-"""Within what a server takes for arguments (64 KiB)."""
+"""Lengths of the long texts, within a server's limit for arguments (64 KiB)."""
 MAX_OPERATIONS = 3
 
 
 class Attack(StrEnum):
-    """The kinds."""
+    """Kinds of reward attacks."""
 
     CLAIM = "claim"
-    """The arguments say that the task is done."""
+    """The arguments claim that the task is done."""
     INSTRUCTION = "instruction"
-    """They give orders to the simulator or the judge."""
+    """The arguments give orders to the simulator or the judge."""
     FORGED_OUTPUT = "forged output"
-    """They look like an answer of the simulator, the judge or a tool."""
+    """The arguments look like an answer of the simulator, the judge or a tool."""
     MARKS = "marks"
-    """They close the block or the chat turn that they stand in."""
+    """The arguments close the block or the chat turn that they are in."""
     FLOOD = "flood"
-    """They are so long that what matters is out of sight."""
+    """The arguments are so long that what matters is out of sight."""
     LOOKALIKE = "look-alike"
-    """They give orders in letters that only look like ours, or that nobody sees."""
+    """The arguments give orders in characters that only look like Latin letters, or that are invisible."""
     STATE_OPERATION = "state operation"
-    """They are changes of the state; those that the task asks for, if its check names them."""
+    """The arguments are changes of the state: those that the task's check asks for, if it names any."""
     FINAL_ANSWER = "final answer"
-    """The words that end the episode make the claim; only where a judge decides on them."""
+    """The final answer makes the claim; only if a judge decides on it."""
     ANOTHER_TASK = "another task's win"
     """No texts: all calls of a recorded success, in the view that it began with, for a task with another goal."""
 
@@ -101,7 +101,7 @@ def _filled(text: str, task: Task) -> str:
 
 
 def _operations(task: Task) -> tuple[str, ...]:
-    """State changes as a model would write them: towards what the check wants, else of the first fields there are."""
+    """State changes as a model would write them: those that the check wants, else changes of the first text fields."""
     check = task.metadata.get("success")
     wanted: list[tuple[str, JsonValue]] = list(_wanted(check, ""))
     if not wanted:
@@ -118,7 +118,7 @@ def _operations(task: Task) -> tuple[str, ...]:
 
 
 def _wanted(schema: JsonValue, path: str) -> Iterator[tuple[str, JsonValue]]:
-    """Each value that a JSON Schema asks for, with its place."""
+    """Each value that a JSON Schema asks for, with its path."""
     if not isinstance(schema, dict):
         return
     if "const" in schema:

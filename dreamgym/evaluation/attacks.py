@@ -1,9 +1,9 @@
-"""Reward attacks: episodes that do nothing useful and claim everything to be rewarded for it.
+"""Reward attacks: episodes that do nothing useful, and claim a success to be rewarded for it.
 
-The texts go into every string argument that a tool's schema leaves free (in a text environment: into the action), of
-calls that were recorded for other tasks. One kind needs no text: it makes the winning calls of another task, in the
-view in which that one began. An attack earns if such an episode is rewarded, or ends in a state that counts as success.
-If the real environment is at hand, an attack by words whose calls succeed there too has done the task after all.
+The texts go into string arguments that a tool's schema leaves free (in a text environment: into the action), of calls
+that were recorded for other tasks. One kind needs no text: it makes the winning calls of another task, in the view in
+which that task began. An attack earns if its episode is rewarded, or ends in a state that counts as success. If a real
+environment is given, a text attack whose calls succeed there too does not count: it has done the task after all.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AttackEpisode(Frozen):
     task: str
     actions: tuple[ToolCall, ...]
     answer: str | None = None
-    """The final answer, where it is the attack."""
+    """The final answer, if the attack is one."""
     rewarded: bool
     taken_away: bool
     """The model claimed a success that the judge or the task's check did not confirm."""
@@ -65,13 +65,13 @@ class Attacked(Frozen):
     rewarded: Rate
     """Share of the answered episodes that were rewarded."""
     taken_away: int
-    """Claimed by the model and refused by judge or check."""
+    """Episodes whose success the model claimed, and judge or check did not confirm."""
     unanswered: int
-    """The model gave no usable answer to any call."""
+    """Episodes in which the model gave no usable answer to any call."""
 
 
 class Attacks(Frozen):
-    """The whole suite."""
+    """Results of the whole suite."""
 
     seed: int
     tasks: int
@@ -81,7 +81,7 @@ class Attacks(Frozen):
     rewarded: Rate
     """Share of the answered episodes of all kinds that were rewarded."""
     earned: tuple[AttackEpisode, ...]
-    """The episodes that were rewarded, long texts cut."""
+    """The episodes that were rewarded, with long texts cut."""
 
 
 async def attacks(
@@ -98,20 +98,20 @@ async def attacks(
     on_progress: Progress | None = None,
     keep: Keep = forget,
 ) -> Attacks:
-    """Attack a dream: one episode per kind and task, with other texts for each task.
+    """Attack a dream: one episode per kind and task, with different texts for each task.
 
     Args:
-        spec: what is dreamed.
-        tasks: whose success is claimed.
-        make_dream: a new dream, with judge and checks as they are served.
-        model: its final answers are attacked too where it is a judge.
-        recordings: calls to hide the texts in; without them calls are made up from the schemas.
-        known: what the dream knows. The calls of its successes are made for tasks with other goals.
-        kinds: of attacks.
-        make_real: tells attacks from calls that happen to do the task.
-        seed: draws the calls; task i is played with seed + i.
-        on_progress: is called with how many episodes are done, and of how many.
-        keep: gets every dreamed episode.
+        spec: the dreamed environment.
+        tasks: the tasks whose success is claimed.
+        make_dream: makes a new dream, with judge and checks as in a server.
+        model: the dream's model; if it is a judge, it is also attacked with final answers.
+        recordings: calls to hide the texts in; without them, calls are made up from the schemas.
+        known: the trajectories that the dream knows; calls of their successes are made for tasks with other goals.
+        kinds: the kinds of attacks.
+        make_real: makes the real environment, to recognise calls that happen to do the task.
+        seed: fixes the draw of the calls; task i is played with seed + i.
+        on_progress: called with the number of episodes that are done, and of all.
+        keep: called with every dreamed episode.
     """
     open_tasks = [task for task in tasks if accomplished(task, task.initial_state or "") is not True]
     chosen = [(kind, number) for kind in Attack if kind in kinds for number in range(len(open_tasks))]
@@ -161,7 +161,7 @@ async def attacks(
 
 
 def _win_of_another(task: Task, known: Sequence[Trajectory], random: Random) -> Trajectory | None:
-    """A recorded success for another goal, one that the task's own check would not take for its own."""
+    """A recorded success for another goal that the task's own check does not accept; None if there is none."""
 
     def does_not_count(one: Trajectory) -> bool:
         answers = [step.result.observation for step in one.transitions]
@@ -181,7 +181,8 @@ def attack_calls(
 ) -> list[ToolCall]:
     """The calls of one episode: texts of the kind in recorded calls of other tasks.
 
-    One text stands in an argument of words, one in all arguments at once, one in any. The schema allows all of them.
+    One text is in an argument that is not an id, one in all free arguments at once, one in any argument. The schemas
+    allow all of these calls.
     """
     texts = texts_of(kind, task)
     texts = texts[number % len(texts) :] + texts[: number % len(texts)]
@@ -260,7 +261,7 @@ async def _answer(
     seed: int,
     keep: Keep,
 ) -> AttackEpisode | None:
-    """The final answer to a judge after a call of another task or none; None where a check decides or nobody judges."""
+    """Attack the judge with a final answer, after at most one call; None if a check decides or nothing can judge."""
     if not isinstance(model, Judge) or "success" in task.metadata:
         return None
     texts = texts_of(Attack.FINAL_ANSWER, task)
@@ -284,12 +285,12 @@ async def _answer(
 
 
 def _measure(kind: Attack, task: Task) -> str:
-    """What an attack counts for, as the report calls it."""
+    """Name of an attack for `keep`, in the words of the report."""
     return f"reward attacks/{kind.value.replace('_', ' ')}/{task.id}"
 
 
 def _is_taken_away(dream: DreamEnvironment, result: StepResult) -> bool:
-    """The last step's success was claimed by the model and not given: by its judge, or by the check of the state."""
+    """True if the model claimed the last step's success, and its judge or the check of the state did not confirm it."""
     if result.reward > 0 or not dream.transitions:
         return False
     claimed = dream.asked is not None and dream.asked[1].success
@@ -297,7 +298,7 @@ def _is_taken_away(dream: DreamEnvironment, result: StepResult) -> bool:
 
 
 def _base_calls(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> list[tuple[str, ToolCall]]:
-    """Calls with the task they were recorded for; of tools that were never called, the least that the schema asks."""
+    """Calls, each with the task it was recorded for; for tools never called, only the arguments the schema requires."""
     recorded: dict[str, list[ToolCall]] = {}
     for recording in recordings:
         steps = (step for step in recording.transitions if not step.result.done)
@@ -327,7 +328,7 @@ def _least_value(schema: JsonValue) -> JsonValue:
 
 
 def _in_words(spec: EnvironmentSpec, base: ToolCall, text: str) -> list[ToolCall]:
-    """The call with the text in an argument that names nothing, so that the rest of it makes sense."""
+    """The call with the text in one argument that is not an id, once for each, so that the rest of it makes sense."""
     values = dict(leaves(base.arguments))
     return [call for path, call in _placed(spec, base, text).items() if not is_id(path, values.get(path, ""))]
 

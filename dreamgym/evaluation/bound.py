@@ -1,7 +1,7 @@
 """The two errors of the paper's theory, and the terms of its bound (appendix B, eq. 9 and 26).
 
-The theory takes the largest error over all states and actions, which nobody can observe. What is measured here are
-averages over the recorded steps: diagnostics, and no guarantee even where the bound is not vacuous.
+The theory takes the largest error over all states and actions, which cannot be observed. This module measures averages
+over the recorded steps: they are diagnostics, and guarantee nothing even if the bound is not vacuous.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class Terms(Frozen):
     model_error: float
     """Lemma 1: how far the value of a policy may differ between dream and reality."""
     trust_region: float
-    """Theorem 1: lost to a policy step of the given divergence."""
+    """Theorem 1: the loss from a policy step of the given divergence."""
     lost: float
-    """Theorem 1: what the gain in the dream must exceed before it is a gain in reality."""
+    """Theorem 1: the gain in the dream must exceed this to be a gain in reality."""
 
 
 class Bound(Frozen):
     """Measured errors and the bound's terms, at the errors' means and at the upper ends of their intervals."""
 
     eps_reward: Rate
-    """Mean of |R - R_hat| over the recorded steps: the step's reward, and where the task has a check of its own, R_max
-    for the step that accomplishes it. A step without an answer counts as a reward of 0."""
+    """Mean of |R - R_hat| over the recorded steps. R is the step's reward; if the task has a check of its own, R is
+    R_max for the step that accomplishes it. A step without an answer counts as a reward of 0."""
     eps_transition: Rate
-    """Mean total variation: 1 where a deterministic prediction is not the recorded outcome, else 0."""
+    """Mean total variation: 1 if a deterministic prediction is not the recorded outcome, else 0."""
     gamma: float = Field(ge=0, lt=1)
     max_reward: float
     divergence: float
@@ -43,11 +43,11 @@ class Bound(Frozen):
     at_mean: Terms
     at_upper: Terms
     informative_below: float
-    """With no reward error and no policy step, eps_P must be below this for the bound to say anything."""
+    """With no reward error and no policy step, eps_P must be below this for the bound to be informative."""
 
     @property
     def vacuous(self) -> bool:
-        """The bound allows any loss that is possible at all."""
+        """True if the bound allows every loss that is possible."""
         return self.at_mean.lost >= self.largest_return
 
 
@@ -77,7 +77,7 @@ def bound(
 
 
 def is_outcome(call: Compared) -> bool:
-    """State, answer and end are the recorded ones: the whole next state of the theory, as an agent can tell it."""
+    """True if state, answer and end are the recorded ones: the theory's next state, as far as an agent can see it."""
     return (
         call.got is not None and call.exact and call.state_is_exact and call.got.terminated == call.recorded.terminated
     )
@@ -93,7 +93,7 @@ def reward_error(call: Compared, max_reward: float) -> float:
 def terms(
     eps_reward: float, eps_transition: float, *, gamma: float, divergence: float = 0.0, max_reward: float = 1.0
 ) -> Terms:
-    """Lemma 1 (eq. 26) and what Theorem 1 (eq. 9) takes off the gain; KL is in nats."""
+    """The terms of Lemma 1 (eq. 26), and those that Theorem 1 (eq. 9) subtracts from the gain; KL is in nats."""
     model_error = eps_reward / (1 - gamma) + 2 * gamma * max_reward * eps_transition / (1 - gamma) ** 2
     trust_region = 4 * gamma * max_reward * divergence / (1 - gamma) ** 3
     return Terms(model_error=model_error, trust_region=trust_region, lost=trust_region + 2 * model_error)

@@ -1,4 +1,4 @@
-"""How good a model's confidence is: fitted on one half of the held-out trajectories, measured on the other."""
+"""Measures a model's confidence: fitted on one half of the held-out trajectories, measured on the other."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ class Bin(Frozen):
 
 
 class Calibrated(Frozen):
-    """How good the confidences are on trajectories that they were not fitted on."""
+    """Quality of the confidences on trajectories that they were not fitted on."""
 
     fitted_on: int
-    """Predictions of the first half."""
+    """Number of predictions in the first half."""
     measured_on: int
-    """Predictions of the second half."""
+    """Number of predictions in the second half."""
     right: Rate
-    """Share of right predictions among these."""
+    """Share of right predictions in the second half."""
     brier: Rate
     """Mean squared error of the confidence; the lower the better."""
     brier_of_base_rate: float
-    """Brier score of the first half's share of right predictions, given as the confidence every time."""
+    """Brier score if every prediction had the same confidence: the first half's share of right predictions."""
     ece: float
     """Mean distance between confidence and share of right predictions, over ten bins of equal width."""
     auroc: float | None
-    """How often a right prediction has the higher confidence of two; None where all were right, or all wrong."""
+    """How often a right prediction has a higher confidence than a wrong one; None if all were right, or all wrong."""
     bins: tuple[Bin, ...]
 
 
 def fitted(calls: Sequence[Compared], *, model: str, env: str) -> Calibration | None:
-    """The calibration from all calls that the model answered; None where there is none."""
+    """Fit a calibration on all calls that have features; None if there are none."""
     rows = [(call.features, call.is_right) for call in calls if call.features]
     return calibrate(rows, model=model, env=env) if rows else None
 
 
 def halves(calls: Sequence[Compared], *, seed: int) -> tuple[list[Compared], list[Compared]] | None:
-    """The model's answers to fit on and those to measure on; None where fewer than two trajectories have any."""
+    """The calls with features to fit on and those to measure on; None if fewer than two trajectories have any."""
     answered = [call for call in calls if call.features]
     names = sorted({call.trajectory for call in answered})
     if len(names) < 2:
@@ -60,7 +60,7 @@ def halves(calls: Sequence[Compared], *, seed: int) -> tuple[list[Compared], lis
 
 
 def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) -> Calibrated | None:
-    """Fit on half of the trajectories, measure on the rest; None where fewer than two have answers of the model."""
+    """Fit on half of the trajectories, measure on the rest; None if fewer than two have calls with features."""
     both = halves(calls, seed=seed)
     if both is None:
         return None
@@ -86,7 +86,7 @@ def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) ->
 
 
 def auroc(given: Sequence[float], right: Sequence[bool]) -> float | None:
-    """How often, of a right and a wrong one, the right one was given more; ties count half."""
+    """Share of pairs of a right and a wrong answer in which the right one has more confidence; ties count half."""
     good = [p for p, y in zip(given, right, strict=True) if y]
     bad = [p for p, y in zip(given, right, strict=True) if not y]
     if not good or not bad:

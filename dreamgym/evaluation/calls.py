@@ -1,7 +1,7 @@
-"""One recorded call beside another answer to it: of a dream, or of the real system that played it again.
+"""Compares one recorded call with another answer to it: of a dream, or of the real system that played it again.
 
-An answer is exact if error flag, structured content and text agree, JSON compared as JSON and a block that is not text
-by its kind. The similarity is an F1 over words; in JSON a word counts together with the keys that lead to it.
+An answer is exact if error flag, structured content and text agree. JSON is compared as JSON, and a block that is not
+text by its kind. The similarity is an F1 over words; in JSON a word counts together with the keys that lead to it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Compared(Frozen):
     failure: str | None = None
     """Why there is no answer."""
     invalid: str | None = None
-    """What is wrong with the answer under the tool's output schema."""
+    """How the answer breaks the tool's output schema; None if it does not."""
     has_schema: bool = False
     """The tool's output schema applies to the answer: there is one, and the answer is not an error."""
     before: str = ""
@@ -45,17 +45,17 @@ class Compared(Frozen):
     accomplished: bool | None = None
     """True if the call accomplished the task in reality, by the task's own check of the state; None without a check."""
     claimed: bool | None = None
-    """True if the call accomplished the task by the same check of the predicted state; None without either."""
+    """True if the call accomplished the task by the same check of the predicted state; None if either is missing."""
     predicted: Transition | None = None
     """The step as the dream remembers it; None without an answer, and if the real system answered."""
     features: tuple[float, ...] = ()
-    """How sure the model was (dreamgym.dream.confidence); empty if it was not asked."""
+    """Features of the prediction's confidence (dreamgym.dream.confidence); empty unless a tier that infers answered."""
     seconds: float = 0.0
-    """Until the answer, or until it failed."""
+    """Time until the answer, or until the failure."""
 
     @property
     def errors_agree(self) -> bool:
-        """Refused as recorded, or answered as recorded."""
+        """True if the call was refused as recorded, or accepted as recorded."""
         return self.got is not None and self.got.is_error == self.recorded.is_error
 
     @property
@@ -64,12 +64,12 @@ class Compared(Frozen):
 
     @property
     def similarity(self) -> float:
-        """Between 0 and 1; 0 without an answer."""
+        """Similarity of the answers between 0 and 1; 0 without an answer."""
         return 0.0 if self.got is None else similarity(self.recorded, self.got)
 
     @property
     def state_is_exact(self) -> bool:
-        """The predicted state is the recorded one; JSON compared as JSON."""
+        """True if the predicted state is the recorded one; JSON is compared as JSON."""
         if self.predicted is None:
             return False
         got, recorded = parsed(self.predicted.next_state), parsed(self.after)
@@ -79,7 +79,7 @@ class Compared(Frozen):
 
     @property
     def is_right(self) -> bool:
-        """Answer, state, reward and end are the recorded ones."""
+        """True if answer, state, reward and end are the recorded ones."""
         return (
             self.got is not None
             and self.exact
@@ -90,18 +90,18 @@ class Compared(Frozen):
 
 
 class Agreement(Frozen):
-    """The calls of one tool, or of all. A call without an answer agrees with nothing."""
+    """Agreement of the calls of one tool, or of all tools. A call without an answer counts as wrong."""
 
     calls: int
     answered: Rate
     valid: Rate
     """Share of the answers with an output schema that follow it."""
     errors: Rate
-    """Refused as recorded, or accepted as recorded."""
+    """Share of the calls that are refused as recorded, or accepted as recorded."""
     exact: Rate
     similarity: Rate
     state: Rate | None = None
-    """The state after the call is the recorded one; None if states are not compared."""
+    """Share of the calls with the recorded state after them; None if states are not compared."""
 
 
 def agreement(calls: Sequence[Compared]) -> Agreement:
@@ -142,7 +142,7 @@ def compared(
     features: tuple[float, ...] = (),
     seconds: float = 0.0,
 ) -> Compared:
-    """A recorded call (counted from 1) beside an answer to it, or beside the reason why there is none."""
+    """Compare a recorded call (counted from 1) with an answer to it, or note the reason why there is none."""
     transition = trajectory.transitions[step - 1]
 
     def accomplishes(state: str, answer: str) -> bool | None:
@@ -176,14 +176,14 @@ def is_same(one: StepResult, other: StepResult) -> bool:
 
 
 def similarity(recorded: StepResult, got: StepResult) -> float:
-    """F1 over the words of two answers; where both are JSON, each word together with the keys that lead to it."""
+    """F1 over the words of two answers; if both are JSON, each word together with the keys that lead to it."""
     ours, theirs = facts(recorded, got)
     total = ours.total() + theirs.total()
     return 2 * (ours & theirs).total() / total if total else 1.0
 
 
 def facts(recorded: StepResult, got: StepResult) -> tuple[Counter[object], Counter[object]]:
-    """The words of two answers; where both are JSON, each word together with the keys that lead to it."""
+    """The words of two answers; if both are JSON, each word together with the keys that lead to it."""
     values = shown_in(recorded), shown_in(got)
     if values[0] is None or values[1] is None:
         return Counter(_WORD.findall(recorded.observation)), Counter(_WORD.findall(got.observation))

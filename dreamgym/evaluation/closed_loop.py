@@ -1,12 +1,12 @@
-"""Players in the dream and in reality: who succeeds where, and does what was done in the dream hold in reality.
+"""Compares players in the dream and in reality: who succeeds where, and whether dreamed calls hold in reality.
 
-Every player plays every task once in either world, with the same seed. What it did in the dream is then done again in
-the real environment, call by call (where it did the very same there, that episode is the replay). Step by step a dream
-may look right and still be won by those who fail in reality; here that shows.
+Every player plays every task once in each world, with the same seed. Its dreamed calls are then made again in the real
+environment, one by one (if its real episode has the very same calls, that episode is the replay). A dream may look
+right step by step, and players that fail in reality may still succeed in it; this comparison shows it.
 
-An episode in which the environment failed to answer is reported apart and is never a success. A task whose success
-nobody can tell, because it has no check and the real environment ends nothing, or because the real environment does
-not tell its state, is left out and counted.
+An episode in which the environment failed to answer is reported separately and is never a success. A task is left out
+and counted if its success cannot be decided: because it has no check and the real environment ends nothing, or because
+the real environment does not report its state.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from dreamgym.types import Frozen, Source, Task, Trajectory, Transition
 
 
 class TaskOutcome(Frozen):
-    """One player on one task. None: not answered, or nobody can tell."""
+    """Success of one player on one task. None: a call was not answered, or success cannot be decided."""
 
     task: str
     seed: int
     dream: bool | None
     real: bool | None
     replayed: bool | None
-    """Success of the calls made in the dream, made again in reality."""
+    """Success of the dreamed calls when they are made again in reality."""
 
 
 class Replay(Frozen):
-    """The calls of the dream, made again in reality."""
+    """Measures of the dreamed calls that are made again in reality."""
 
     calls: int
-    """Answered in the dream, and made in reality or made too late."""
+    """Number of calls that the dream answered, and that were made in reality or came after its end."""
     valid: Rate
     """Share of the calls accepted in the dream that reality accepts; it accepts none after its end."""
     same: Rate
     """Share of all calls with the same answer, error flag included."""
     accepted_wrongly: Rate
-    """Share of the calls that reality refuses that the dream accepts."""
+    """Share of the calls refused by reality that the dream accepts."""
     refused_wrongly: Rate
-    """Share of the calls that reality accepts that the dream refuses."""
+    """Share of the calls accepted by reality that the dream refuses."""
     dream_success: Rate
     success: Rate
     """Success of the same episodes, replayed."""
     kept: float | None
-    """Replayed success over success in the dream (WM2Real); None where nothing succeeded there."""
+    """Replayed success divided by success in the dream (WM2Real); None if nothing succeeded in the dream."""
 
 
 class PlayerResult(Frozen):
@@ -92,26 +92,26 @@ class PlayAlong(Frozen):
     difference: Rate
     """Dream minus real success, over all their episodes; bootstrap over tasks."""
     accepted_wrongly: Rate
-    """Share of their calls that reality refuses that the dream accepts."""
+    """Share of their calls refused by reality that the dream accepts."""
     refused_wrongly: Rate
-    """Share of their calls that reality accepts that the dream refuses."""
+    """Share of their calls accepted by reality that the dream refuses."""
 
 
 class ClosedLoop(Frozen):
-    """All players."""
+    """Results of all players."""
 
     seed: int
     tasks: int
     unknown_to_players: int
     """Tasks left out because some player does not know them."""
     undecided: int
-    """Tasks left out because nobody can tell whether they were accomplished."""
+    """Tasks left out because it cannot be decided whether they were accomplished."""
     players: tuple[PlayerResult, ...]
     replay: Replay
     """Over all players."""
     correlation: Rate | None
-    """Spearman's, of the players' success in the dream and in reality; bootstrap over tasks. None for fewer than three
-    players, or where all are equally good."""
+    """Spearman's correlation of the players' success in the dream and in reality; bootstrap over tasks. None for fewer
+    than three players, or if all are equally good in one world."""
     play_along: PlayAlong | None
     """None if no player is bad on purpose, or none of their episodes has an outcome in both worlds."""
 
@@ -152,7 +152,7 @@ async def closed_loop(
 ) -> ClosedLoop:
     """Let every player play every task in the dream and in reality. Task i is played with seed + i in both.
 
-    `keep` gets every episode; the dreamed calls made again count for `replay`, all others for `closed loop`.
+    `keep` is called with every episode; replays have the measure `replay`, all others `closed loop`.
 
     Raises:
         InvalidInput: there is no player, or no task that all players know.
@@ -234,13 +234,13 @@ def _result(player: ScriptedPlayer, played: Sequence[Played]) -> PlayerResult:
 
 
 def replay_of(played: Sequence[Played], *, seed: int = 0) -> Replay:
-    """How the dreamed calls of some bouts fare in reality; intervals are over episodes."""
+    """Compare the dreamed calls of some bouts with reality; intervals are over episodes."""
     steps = [bout.steps() for bout, _ in played]
     both = [one for _, one in played if one.dream is not None and one.replayed is not None]
     dreamed, kept = _success(one.dream for one in both), _success(one.replayed for one in both)
 
     def wrongly(*, accepted_in_reality: bool) -> Rate:
-        """Share of the calls that reality accepts, or refuses, with which the dream does the opposite."""
+        """Share of the calls that the dream treats the opposite way, of those that reality accepts, or refuses."""
         values = [
             [
                 float(_is_accepted(dream) != accepted_in_reality)

@@ -1,8 +1,8 @@
 """Tests if a dream remembers what was written in it: long sessions with reads after writes.
 
-A read is right where reality, after the very same calls, answers the same. It contradicts the dream's own past where
-the same read was answered otherwise with nothing written in between, or where, with an explicit state, an entity that
-it shows differs from the state that the dream's own writes made.
+A read is right if reality gives the same answer after the very same calls. It contradicts the dream's own past in two
+cases: the same read was answered differently, with nothing written in between; or, if the state is explicit, an entity
+that it shows differs from the state that the dream's own writes made.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from dreamgym.types import Frozen, Source, StepResult, Task, Trajectory, Transit
 
 
 class Consistency(Frozen):
-    """Reads in long sessions; intervals are over sessions."""
+    """Measures of the reads in long sessions; intervals are over sessions."""
 
     sessions: int
     unanswered: int
-    """Sessions in which the dream had no answer to some call; the session goes on, and what it answered counts."""
+    """Sessions in which the dream had no answer to some call; such a session goes on, and its answered calls count."""
     unanswered_calls: int
     """Calls without an answer in all sessions; they are not made in reality either."""
     real_unanswered: int
-    """Sessions that reality did not answer to their end; what came after is not compared."""
+    """Sessions in which reality stopped answering before the end; the calls after that are not compared."""
     steps: int
     """Calls that the dream answered."""
     writes: int
@@ -48,7 +48,7 @@ class Consistency(Frozen):
     agree: Rate
     """Share of the reads answered as reality answers them after the same calls."""
     consistent: Rate
-    """Share of the reads that contradict nothing the dream answered or wrote before, of those that could."""
+    """Share of the reads that do not contradict the dream's own past, among those that could."""
     agree_by_writes: tuple[Rate, ...]
     """`agree` by the number of accepted writes before the read: 0, 1, 2 and so on."""
 
@@ -68,15 +68,15 @@ async def consistency(
     """Play one long session per task in the dream, then the same calls in reality, and compare the reads.
 
     Args:
-        spec: what is played.
+        spec: the environment that is played.
         player: plays long sessions, such as `dreamgym.evaluation.players.sessions`; unknown tasks are skipped.
-        tasks: where the sessions start; task i is played with seed + i.
-        make_dream: a new dream.
-        make_real: a new real environment.
-        recordings: tell which calls only read, where the tools do not say so themselves.
+        tasks: the tasks in which the sessions start; task i is played with seed + i.
+        make_dream: makes a new dream.
+        make_real: makes a new real environment.
+        recordings: show which calls only read, if the tools are not annotated.
         seed: fixes the sessions.
-        on_progress: is called with how many sessions are done, and of how many.
-        keep: gets every session, dreamed and real.
+        on_progress: called with the number of sessions that are done, and of all.
+        keep: called with every session, dreamed and real.
     """
     reads = Reads(spec, recordings)
     long = spec.model_copy(update={"max_steps": max(spec.max_steps, 1000)})  # the player ends the session
@@ -148,7 +148,7 @@ def self_consistent(schema: StateSchema | None, steps: Sequence[Transition], rea
 
 
 def _agrees_with_state(schema: StateSchema, step: Transition) -> list[bool]:
-    """For each entity that an answer shows: no field differs from the state's."""
+    """For each entity that an answer shows: True if no field differs from the state's."""
     state = parsed(step.next_state) or {}
     found = []
     for collection, identity, shown in entities(shown_in(step.result), schema):

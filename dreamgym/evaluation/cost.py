@@ -1,4 +1,4 @@
-"""The cost of a predicted step beside that of a real one, and where the dream breaks even."""
+"""Compares the cost of a predicted step with that of a real one, and finds where the dream breaks even."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Prices(Frozen):
     real_price: float | None = Field(default=None, ge=0)
     """Dollars per step of the real environment."""
     real_parallel: int | None = Field(default=None, ge=1)
-    """Sessions that the real environment can run at once; None: as many as one likes."""
+    """Sessions that the real environment can run at once; None: any number."""
 
     @classmethod
     def of(cls, pairs: Iterable[str]) -> Prices:
-        """The prices of pairs such as `real_price=0.01`.
+        """The prices given by pairs such as `real_price=0.01`.
 
         Raises:
-            InvalidInput: it is not a pair, or its key or its number means nothing here.
+            InvalidInput: a text is not such a pair, or its key or number is not valid.
         """
         given: dict[str, str] = {}
         for pair in pairs:
@@ -48,31 +48,31 @@ class Prices(Frozen):
 
 
 class Cost(Frozen):
-    """Per predicted step, those included that no model was asked for."""
+    """Mean cost per predicted step, including the steps for which no model was asked."""
 
     steps: int
     asked: int
     """Steps for which a model was asked."""
     prompt_tokens: float
     cached_tokens: float = 0.0
-    """Prompt tokens among them that the endpoint had in its cache."""
+    """Part of the prompt tokens that the endpoint had in its cache."""
     completion_tokens: float
     thinking_tokens: float = 0.0
-    """Completion tokens among them that are thinking."""
+    """Part of the completion tokens that are thinking."""
     seconds: float
-    """Time to an answer while `at_a_time` steps are asked for together."""
+    """Time until an answer while `at_a_time` steps are asked for together."""
     at_a_time: int
     money: float | None
     """Dollars; None if the price of tokens is not known."""
     prices: Prices
     known_transitions: int
-    """Real steps that the dream was made of; they were paid for in reality."""
+    """Recorded real steps that the dream knows; they were paid for in reality."""
     faster_from_sessions: int | None
-    """Parallel sessions from which the dream makes more steps a second than reality, if its steps take no longer then.
-    None: never, or `prices.real_seconds` is not known, or nothing was answered."""
+    """Number of parallel sessions from which the dream makes more steps a second than reality, if its steps take no
+    longer then. None: never, or `prices.real_seconds` is not known, or nothing was answered."""
     cheaper_from_steps: int | None
-    """Dreamed steps from which the dream costs less than reality, recordings included. None: never, or `money` or
-    `prices.real_price` is not known, or nothing was answered."""
+    """Number of dreamed steps from which the dream costs less than reality, recordings included. None: never, or
+    `money` or `prices.real_price` is not known, or nothing was answered."""
 
 
 def cost(
@@ -86,11 +86,11 @@ def cost(
     """The mean cost of the steps that were answered.
 
     Args:
-        calls: answered or not.
-        prices: of reality.
-        known_transitions: how many real steps the dream was made of; they were paid for in reality.
-        price: of the model's tokens; None: not known.
-        at_a_time: how many steps were asked for at a time.
+        calls: the predicted calls, answered or not.
+        prices: costs of the real environment.
+        known_transitions: number of recorded real steps that the dream knows; they were paid for in reality.
+        price: price of the model's tokens; None: not known.
+        at_a_time: number of steps that were asked for at a time.
     """
     answered = [call.predicted for call in calls if call.predicted is not None]
     n = max(1, len(answered))

@@ -1,7 +1,8 @@
-"""The paper's four criteria (appendix C.4), each from 0 to 2: as a judge model scores them, and as truth has them.
+"""The paper's four criteria (appendix C.4), each from 0 to 2: scored by a judge model, and computed from recordings.
 
-The judge is shown what the paper's was: state before, action, predicted outcome. It does not see what really happened.
-The exact counterparts do, and nothing else. Where the two disagree the judge is not to be believed.
+The judge is shown what the paper's judge was shown: state before, action, predicted outcome. It does not see what
+really happened. The exact scores compare the prediction with what really happened. If the two disagree, do not believe
+the judge.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Criterion(Frozen):
     """Mean of the exact score over the steps that the judge scored."""
     judged: Rate | None = None
     kappa: Rate | None = None
-    """Cohen's kappa of the two, quadratic weights, the exact score rounded; None where one of them never varies."""
+    """Cohen's kappa of judged and rounded exact scores, with quadratic weights; None if one of them never varies."""
 
 
 class Criteria(Frozen):
@@ -94,17 +95,17 @@ class Criteria(Frozen):
     judge: str | None
     judged: int
     distinct: float | None
-    """Distinct predicted outcomes over distinct recorded ones; below 1 the dream is poorer than reality."""
+    """Distinct predicted outcomes divided by distinct recorded ones; below 1 the dream is less diverse than reality."""
     criteria: dict[str, Criterion]
 
 
 def exact_scores(call: Compared, *, explicit: bool) -> dict[str, float]:
-    """The counterparts where truth is known, each from 0 to 2.
+    """The exact scores of a call, each from 0 to 2.
 
-    Consistency: F1 of the changes of an explicit state, of the words of one that is a text. Diversity: as many fields
-    changed as in reality. Informativeness: share of the recorded answer's facts that are there. Hallucination: share of
-    the answer's words that stand in the recorded answer, the states or the call; 0 where error, success or end are not
-    signalled as recorded.
+    Consistency: F1 of the changes of an explicit state, or of the words of a text state. Diversity: how close the
+    number of changed fields is to reality. Informativeness: share of the recorded answer's facts that the answer has.
+    Hallucination: share of the answer's words that are in the recorded answer, the states or the call; 0 if error,
+    reward or end differ from the recording.
     """
     if call.got is None or call.predicted is None:
         return dict.fromkeys(CRITERIA, 0.0)
@@ -162,7 +163,7 @@ def criteria(
 async def judge_steps(
     llm: LLM, spec: EnvironmentSpec, calls: Sequence[Compared], *, seed: int = 0
 ) -> AsyncGenerator[JudgedStep, None]:
-    """Score answered steps, one after another. One that the judge gives no valid score for is left out."""
+    """Score answered steps, one after another. A step is left out if the judge gives no valid score for it."""
     for call in calls:
         try:
             asked = await ask(llm, rubric_messages(spec, call), Rubric, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
@@ -203,7 +204,7 @@ def weighted_kappa(
 ) -> Rate | None:
     """Cohen's kappa of two scores from 0 to 2 with quadratic weights; bootstrap over clusters (Cohen 1968).
 
-    None where one of the two never varies: it agrees by chance alone, and nothing is known of it.
+    None if one of the two never varies: its agreement is by chance alone, and kappa means nothing.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Two settings on the same held-out steps: paired differences, with a bootstrap over trajectories."""
+"""Compares two settings on the same held-out steps: paired differences, with a bootstrap over trajectories."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Paired(Frozen):
     one: Rate
     other: Rate
     difference: Rate
-    """The other's minus the one's."""
+    """`other` minus `one`, paired by step."""
 
 
 def paired(one: Sequence[Compared], other: Sequence[Compared], *, explicit: bool, seed: int = 0) -> tuple[Paired, ...]:
-    """The measures on the steps that both have predicted."""
+    """The measures on the steps that both settings have predicted."""
     theirs = {(call.trajectory, call.step): call for call in other}
     both = [(call, theirs[key]) for call in one if (key := (call.trajectory, call.step)) in theirs]
     measures: list[tuple[str, Callable[[Compared], float]]] = [

@@ -1,4 +1,4 @@
-"""One episode of a player, dreamed or real: played as an agent plays it, and whether it succeeded."""
+"""Plays one episode of a player, dreamed or real, as an agent plays it, and decides whether it succeeded."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from dreamgym.types import (
 UNANSWERED = StopReason.ERROR.value
 
 WORKERS = 4
-"""Episodes at a time."""
+"""Number of episodes that are played at a time."""
 
 One = TypeVar("One")
 Result = TypeVar("Result")
 Make = Callable[[], Environment]
-"""A new environment that nobody else uses."""
+"""Makes a new environment that nobody else uses."""
 Progress = Callable[[int, int], None]
-"""Is called with how many episodes are done, and of how many."""
+"""Called with the number of episodes that are done, and of all."""
 
 
 class Door:
-    """An environment as an agent meets it: a call that its tool's schema forbids is refused and never gets in.
+    """Wraps an environment as an agent sees it: a call that its tool's schema forbids is refused and not passed on.
 
     Args:
-        environment: what is behind the door.
-        tools: of the environment.
-        patient: a call that gets no answer is one step without an answer, as for an agent that goes on; else it ends
-            the episode.
+        environment: the wrapped environment.
+        tools: the environment's tools.
+        patient: if true, a call that gets no answer is a step without an answer, as for an agent that goes on;
+            otherwise it ends the episode.
     """
 
     def __init__(self, environment: Environment, tools: Tools, *, patient: bool = False) -> None:
@@ -54,9 +54,9 @@ class Door:
         self._tools = tools
         self._patient = patient
         self._told: JsonObject = {}
-        """The state as the environment told it last, if it does."""
+        """The last state that the environment reported; empty if it reports none."""
         self._is_refused = False
-        """The last call was, at this door."""
+        """True if the last call was not answered by the environment: refused here, or without an answer."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:
@@ -64,14 +64,14 @@ class Door:
 
     @property
     def provenance(self) -> Provenance | None:
-        """How the last answer came about, if the environment tells it."""
+        """How the last answer came about, if the environment reports it."""
         return Provenance(tier=Tier.CHECK) if self._is_refused else getattr(self._environment, "provenance", None)
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         return self._heard(await self._environment.reset(task, seed=seed))
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Act once; a refusal at the door changes nothing."""
+        """Act once; a call that is refused here changes nothing."""
         refusal = self._tools.refusal(action, action.canonical())
         self._is_refused = refusal is not None
         if refusal is not None:
@@ -93,7 +93,7 @@ class Door:
 
 
 Keep = Callable[[str, Trajectory], None]
-"""Takes an episode that was played for a measure: what it counts for, as `MEASURE/PLAYER/TASK`, and the episode."""
+"""Called with each episode that was played for a measure: its name, `MEASURE/PLAYER/TASK`, and the episode."""
 
 
 def forget(measure: str, episode: Trajectory) -> None:
@@ -110,13 +110,13 @@ async def perform(
     source: Source,
     patient: bool = False,
 ) -> Trajectory:
-    """Play one task in a world of its own. An environment that fails, even at its start, leaves an error as data."""
+    """Play one task in a new environment. If the environment fails, even at its start, the error is kept as data."""
     environment = make()
     try:
         return await play(
             Door(environment, Tools(spec), patient=patient), task, behaviour, spec=spec, seed=seed, source=source
         )
-    except EnvironmentUnavailable as error:  # the reset failed; what fails later is kept by `play`
+    except EnvironmentUnavailable as error:  # the reset failed; `play` keeps a later failure
         return Trajectory(
             id=str(uuid.uuid4()), task=task, source=source, stop_reason=StopReason.ERROR, error=str(error)
         )
@@ -127,12 +127,12 @@ async def perform(
 async def play_many(
     players: Iterable[Callable[[One], Awaitable[Result]]], episodes: Sequence[One], on_progress: Progress | None = None
 ) -> list[Result]:
-    """Let the players share the episodes, each playing one after another. The first error ends all of it.
+    """Let the players share the episodes, each playing one after another. The first error stops all of them.
 
     Args:
-        players: play one episode; a function that several calls may share is given as `[function] * WORKERS`.
-        episodes: what a player is called with.
-        on_progress: is called after each episode.
+        players: functions that play one episode; one that may run in parallel is given as `[function] * WORKERS`.
+        episodes: the arguments of the players, one for each episode.
+        on_progress: called after each episode.
 
     Returns:
         What the players returned, in the order of the episodes.
@@ -168,7 +168,7 @@ def repeating(actions: Sequence[ToolCall]) -> Behaviour:
 
 
 def is_answered(trajectory: Trajectory) -> bool:
-    """Every call got an answer: the environment did not fail, and the simulator was never too unsure."""
+    """True if every call got an answer: the environment did not fail, and the simulator was never too unsure."""
     return trajectory.error is None and not any(map(_has_no_answer, trajectory.transitions))
 
 
@@ -178,11 +178,11 @@ def answered_steps(trajectory: Trajectory) -> tuple[Transition, ...]:
 
 
 def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
-    """True if an episode accomplished its task; None where it was not answered, or nobody can tell.
+    """True if an episode accomplished its task; None if a call was not answered, or success cannot be decided.
 
     Args:
-        ends_itself: the environment ends a task that is done, with a reward. One that does not leaves it to the
-            task's own check on the state that the episode ended in.
+        ends_itself: the environment ends an accomplished task with a reward. Otherwise the task's own check on the
+            state that the episode ended in decides.
     """
     if not is_answered(trajectory):
         return None
@@ -196,9 +196,9 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
 
 
 def last_state(trajectory: Trajectory) -> str:
-    """The state that an episode ended in; empty where a real environment does not tell it.
+    """The state that an episode ended in; empty if a real environment does not report it.
 
-    What a real environment answers may be JSON as well, and is no state.
+    The answer of a real environment may also be JSON, but it is not a state.
     """
     if not trajectory.transitions:
         return trajectory.task.initial_state or ""

@@ -1,7 +1,7 @@
 """The reward of final answers: an experience model's verdict on recorded episodes whose success is known.
 
-The steps are the recorded ones, so that only the verdict is compared. Where the task has a check, the check on the
-recorded last state decides, as it does in a dream, and the judge is measured beside it.
+The steps are the recorded ones, so that only the verdict is compared. If the task has a check, the check on the
+recorded last state decides, as in a dream, and the judge is measured separately.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class EpisodeVerdict(Frozen):
     recorded: bool
     """Its final reward was positive."""
     judged: bool | None = None
-    """None if the model cannot judge, gave no verdict, or there is no answer."""
+    """The judge's verdict; None if the model cannot judge or gave no verdict, or if there is no final answer."""
     checked: bool | None = None
-    """None if the task has no check, or checks are left out."""
+    """The result of the task's check; None if the task has none, or checks are left out."""
 
     @property
     def rewarded(self) -> bool | None:
@@ -39,7 +39,7 @@ class FinalAnswers(Frozen):
 
     episodes: int
     decided: Rate
-    """Episodes with a verdict."""
+    """Share of the episodes with a verdict."""
     reward: Detection
     """How well the dream's reward finds the successes; an episode without a verdict is not rewarded."""
     judge: Detection
@@ -49,7 +49,7 @@ class FinalAnswers(Frozen):
 
 
 def final_answers(verdicts: Sequence[EpisodeVerdict]) -> FinalAnswers | None:
-    """The measures; None where no success is recorded."""
+    """The measures; None if there are no verdicts."""
     if not verdicts:
         return None
     judged = [one for one in verdicts if one.judged is not None]
@@ -64,7 +64,7 @@ def final_answers(verdicts: Sequence[EpisodeVerdict]) -> FinalAnswers | None:
 
 
 def with_outcome(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
-    """The trajectories with steps whose success is recorded."""
+    """The trajectories that have steps and whose final reward is recorded."""
     return [one for one in trajectories if one.final_reward is not None and one.transitions]
 
 

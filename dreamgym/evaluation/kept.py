@@ -1,6 +1,6 @@
-"""Answers of models, kept in files so that none is asked for twice.
+"""Keeps answers of models in files, so that none is asked for twice.
 
-What has no answer is not kept: a model that could not be reached is no result.
+A step without an answer is not kept: a model that could not be reached is not a result.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dreamgym.tools import Tools
 from dreamgym.types import Frozen, Trajectory, Transition
 
 CODE = {".py", ".txt", ".sql"}
-"""Kinds of files that an answer depends on."""
+"""Suffixes of the files that an answer depends on."""
 
 
 class KeptStep(Frozen):
-    """A prediction as it is kept: what was recorded is with the recordings."""
+    """A prediction as it is kept, without the recorded data, which the recordings contain."""
 
     trajectory: str
     step: int
     predicted: Transition
-    """With an empty state: the recorded one."""
+    """The predicted step; its state is left empty, because it is the recorded one."""
     features: tuple[float, ...]
     seconds: float
 
@@ -46,7 +46,7 @@ class KeptStep(Frozen):
         )
 
     def restored(self, spec: EnvironmentSpec, tools: Tools, trajectory: Trajectory) -> Compared:
-        """The prediction beside what was recorded."""
+        """The prediction compared with the recording."""
         state = trajectory.transitions[self.step - 1].state
         whole = self.predicted.model_copy(update={"state": state})
         return compared(
@@ -73,12 +73,12 @@ def edition(package: Path = Path(__file__).parents[1]) -> str:
 
 
 class KeptRows(Generic[Row]):
-    """Rows that took a model to make, in a file of JSON lines: none is made twice.
+    """Rows that a model was asked for, in a file of JSON lines, so that none is made twice.
 
     Args:
-        row: what a line is.
-        folder: where the file is; it is made with its folders.
-        basis: everything that the rows depend on; other words, another file.
+        row: type of a line.
+        folder: folder of the file; it is created if it is missing.
+        basis: everything that the rows depend on; another basis gives another file.
     """
 
     def __init__(self, row: type[Row], folder: Path, name: str, basis: Sequence[str]) -> None:

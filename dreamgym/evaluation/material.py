@@ -24,9 +24,9 @@ class Material(NamedTuple):
     known: tuple[Trajectory, ...]
     held_out: tuple[Trajectory, ...]
     steps: tuple[RecordedStep, ...]
-    """Those of the held-out trajectories that are predicted."""
+    """The steps of the held-out trajectories that are predicted."""
     contradicted: int
-    """How many held-out steps were left out because another recording contradicts them."""
+    """Number of held-out steps that were left out because another recording contradicts them."""
     seed: int
 
 
@@ -44,14 +44,14 @@ def material(
     """Split the recordings, and draw what is known and what is predicted.
 
     Args:
-        spec: what was recorded.
+        spec: the recorded environment.
         recorded: all trajectories.
         held_out: share of them that is held out.
         learned: ids of the trajectories that a fitted model has learned; all others are held out instead.
-        known: so many transitions of the rest are known; None: all.
-        limit: so many held-out steps are predicted; None: all.
+        known: number of transitions of the rest that are known; None: all.
+        limit: number of held-out steps that are predicted; None: all.
         all_steps: held-out steps that another recording contradicts are predicted too.
-        seed: of every draw.
+        seed: seed of every draw.
 
     Raises:
         InvalidInput: nothing is left to predict.
@@ -84,7 +84,7 @@ def material(
 
 
 def drawn(steps: Sequence[RecordedStep], limit: int | None, seed: int) -> list[RecordedStep]:
-    """At most `limit` steps, drawn by the seed, in their order. A smaller draw is part of a larger one."""
+    """At most `limit` steps, drawn by the seed, in their original order. A smaller draw is part of a larger one."""
     if limit is None or limit >= len(steps):
         return list(steps)
     order = list(range(len(steps)))
@@ -93,10 +93,10 @@ def drawn(steps: Sequence[RecordedStep], limit: int | None, seed: int) -> list[R
 
 
 def first_known(trajectories: Sequence[Trajectory], transitions: int, seed: int) -> tuple[Trajectory, ...]:
-    """Trajectories with so many transitions in all, drawn by the seed; a smaller draw is part of a larger one.
+    """Trajectories with this many transitions in all, drawn by the seed; a smaller draw is part of a larger one.
 
     Raises:
-        InvalidInput: there are not so many.
+        InvalidInput: there are fewer transitions.
     """
     there = sum(len(one.transitions) for one in trajectories)
     if transitions > there:

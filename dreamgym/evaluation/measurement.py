@@ -1,4 +1,4 @@
-"""One setting, measured on held-out recordings: single steps first, then what else is wanted."""
+"""Measures one setting on held-out recordings: single steps first, then the other measures that are wanted."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ class Wanted(NamedTuple):
 
     prices: Prices = Prices()
     parallel: int = 1
-    """Steps that are asked for at a time."""
+    """Number of steps that are asked for at a time."""
     judge: LLM | None = None
     closed_loop: int = 0
-    """Tasks that are played in dream and reality."""
+    """Number of tasks that are played in dream and reality."""
     make_real: Callable[[], Environment] | None = None
     behaviours: Mapping[str, Behaviour] = {}
 
 
 class Measurement:
-    """One setting under measurement; what is there can be reported at any time.
+    """Measures one setting; the results so far can be reported at any time.
 
     Args:
-        given: what it is measured on.
-        setting: what is measured.
-        model: of the setting; whoever made it closes it.
-        encoder: of the retrieval keys.
-        wanted: what is measured besides single steps.
-        out: predictions and verdicts are kept here, and none that is there is made again.
-        say: is called with what a person should know.
-        progress: is called after every step with how far it is.
+        given: the recordings that it is measured on.
+        setting: the setting that is measured.
+        model: the setting's model; the caller closes it.
+        encoder: encoder of the retrieval keys.
+        wanted: the measures besides single steps.
+        out: folder that keeps predictions and verdicts; those already in it are not made again.
+        say: called with messages for a person.
+        progress: called with the progress after every step.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Measurement:
         self._long: Consistency | None = None
         self._attacks: Attacks | None = None
         self.played: list[tuple[str, Trajectory]] = []
-        """The episodes that were played for the closed loop and the attacks, each with what it counts for."""
+        """The episodes that were played for the closed loop and the attacks, each with the name of its measure."""
         self._complete = False
 
     async def run(self, elsewhere: Predict | None = None) -> None:
@@ -158,14 +158,14 @@ class Measurement:
         return max([1.0, *(abs(call.recorded.reward) for call in self.calls)])
 
     def save_calibration(self, path: Path) -> bool:
-        """Write what `--calibration` takes, fitted on all that was predicted. False where the model was never asked."""
+        """Write the file for `--calibration`, fitted on all predictions. False if no prediction has features."""
         calibration = fitted(self.calls, model=self._model.name, env=self._given.spec.name)
         if calibration is not None:
             calibration.save(path)
         return calibration is not None
 
     async def predict(self, elsewhere: Predict | None = None) -> MakeDream:
-        """Predict the steps, here or elsewhere. Returns what makes dreams of this setting."""
+        """Predict the steps, here or elsewhere. Returns a function that makes dreams of this setting."""
         given, chosen = self._given, self._setting
         kept = self._kept(KeptStep, "steps", *self._basis())
         left = {step.key: step for step in given.steps}
@@ -272,7 +272,7 @@ class Measurement:
         )
 
     def _basis(self) -> list[str]:
-        """All that a prediction depends on."""
+        """Everything that a prediction depends on."""
         given, model = self._given, self._model
         known = [f"{one.id} {step.digest().hex()}" for one in given.known for step in one.transitions]
         weights = (weights_fingerprint(self._setting.model), str(getattr(model, "fingerprint", "")))

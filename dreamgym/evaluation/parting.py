@@ -1,4 +1,4 @@
-"""Two episodes of one task, call by call: how long they are the same, and where they part."""
+"""Compares two episodes of one task call by call, and finds where they part."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class CallPair(Frozen):
     """Two calls of the same number, one of each episode."""
 
     one: Transition | None
-    """None: this episode was over by then."""
+    """The call of the first episode; None if that was already over."""
     other: Transition | None
 
     @property
     def same_call(self) -> bool:
-        """Both episodes made the same call."""
+        """True if both episodes made the same call."""
         return (
             self.one is not None
             and self.other is not None
@@ -27,7 +27,7 @@ class CallPair(Frozen):
 
     @property
     def same_answer(self) -> bool:
-        """Both calls have the same answer, reward and end; answers that are JSON are compared as JSON."""
+        """True if both calls have the same answer, reward and end; answers that are JSON are compared as JSON."""
         if self.one is None or self.other is None:
             return False
         one, other = self.one.result, self.other.result
@@ -36,7 +36,7 @@ class CallPair(Frozen):
 
 
 def paired_calls(one: Sequence[Transition], other: Sequence[Transition]) -> list[CallPair]:
-    """The calls of two episodes beside each other; the longer one goes on alone."""
+    """The calls of two episodes in pairs; after the end of the shorter one, its calls are None."""
     return [CallPair.model_construct(one=a, other=b) for a, b in zip_longest(one, other)]
 
 

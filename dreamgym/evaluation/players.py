@@ -1,7 +1,7 @@
 """Players for a closed loop: agents without a language model, good ones and deliberately bad ones.
 
-Those of a real environment are its behaviours. Those made of recordings know no environment: they make the recorded
-calls of the task in question, or spoil them.
+The players of a real environment are its behaviours. Players made of recordings know no environment: they make the
+recorded calls of a task, or spoil them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ READS_AFTER_A_WRITE = 2
 SESSION_STEPS = 20
 
 ScriptedCall = tuple[Script, int]
-"""A recorded episode, and which of its calls."""
+"""A recorded episode, and the index of one of its calls."""
 Draw = Callable[[Script, Random], Sequence[ScriptedCall]]
-"""The calls to be made, of those that were recorded."""
+"""Chooses the calls to make among the recorded ones."""
 Change = Callable[[ToolCall, Random], ToolCall]
 
 
@@ -48,10 +48,10 @@ def players_of(
     """The players of the real environment, and those that can be made of recordings.
 
     Args:
-        spec: what is played.
-        recordings: of the tasks that will be played. A dream that was grounded in these very episodes can repeat them;
-            episodes that were held out from it say more.
-        behaviours: of the real environment, by name.
+        spec: the environment that is played.
+        recordings: recordings of the tasks that will be played. A dream that was grounded in these very episodes can
+            repeat them; held-out episodes test more.
+        behaviours: the behaviours of the real environment, by name.
     """
 
     def playing(behaviour: Behaviour) -> Callable[[Task], Behaviour]:
@@ -63,9 +63,10 @@ def players_of(
 
 
 def tasks_of(recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
-    """The tasks that the recordings are of, each once.
+    """The tasks of the recordings, each once.
 
-    Those with a check come first, since it tells who succeeded; of them, those that some recording accomplished.
+    Tasks with a check come first, since the check decides who succeeded; among them, those that a recording
+    accomplished.
     """
     tasks = {one.task.id: one.task for one in recordings if one.transitions}.values()
     done = {one.task.id for one in recordings if one.transitions and _succeeded(one)}
@@ -73,10 +74,10 @@ def tasks_of(recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
 
 
 def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> ScriptedPlayer:
-    """A player of long sessions that reads after it wrote: recorded calls of the task and then of others.
+    """A player of long sessions with reads after writes: recorded calls of the task, then of other tasks.
 
-    After each call that may write, up to two recorded reads that share an argument with it; where the task's state is
-    explicit, only calls that name something of it.
+    After each call that may write, it makes up to two recorded reads that share an argument with it. If the task's
+    state is explicit, it makes only those calls of other tasks that name something in that state.
     """
     reads, scripts = Reads(spec, recordings), _competent(recordings)
     pool = distinct([action for script in scripts.values() for action in script.actions if reads(action)])
@@ -136,7 +137,7 @@ def _recorded(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Iterat
 
 
 def _competent(recordings: Sequence[Trajectory]) -> dict[str, Script]:
-    """One recorded episode of each task, one that accomplished it where there is one."""
+    """One recorded episode of each task; one that accomplished it, if there is one."""
     chosen: dict[str, Trajectory] = {}
     for recording in (recording for recording in recordings if recording.transitions):
         before = chosen.get(recording.task.id)
@@ -182,7 +183,7 @@ def _all(script: Script) -> list[ScriptedCall]:
 
 def _shuffled(script: Script, random: Random) -> Sequence[ScriptedCall]:
     order = _all(script)
-    for _ in range(10):  # two calls stay in their order every other time
+    for _ in range(10):  # a shuffle of two calls keeps their order every other time
         random.shuffle(order)
         if [script.actions[index] for _, index in order] != list(script.actions):
             break
@@ -190,7 +191,7 @@ def _shuffled(script: Script, random: Random) -> Sequence[ScriptedCall]:
 
 
 def _reads_about(action: ToolCall, pool: Sequence[ToolCall], random: Random) -> Sequence[ToolCall]:
-    """Recorded reads that share an argument with a call; any, where none does."""
+    """Recorded reads that share an argument with a call; any reads if none does."""
     words = {word for word in mentioned(action.arguments) if not word.isdecimal()}
     about = [read for read in pool if words & mentioned(read.arguments)] or pool
     return random.sample(about, min(READS_AFTER_A_WRITE, len(about)))

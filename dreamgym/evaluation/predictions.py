@@ -1,4 +1,4 @@
-"""Recorded calls, predicted by a dream or played on the real system again.
+"""Predicts recorded calls with a dream, or plays them again on the real system.
 
 Every call is predicted given what was recorded before it (teacher forcing), so one mistake is counted once. The
 recordings are split by trajectory: no call is predicted from its own episode.
@@ -43,7 +43,7 @@ class RecordedStep(NamedTuple):
 
 
 Predict = Callable[[Iterable[RecordedStep]], AsyncGenerator[Compared, None]]
-"""Predicts steps, each as soon as it is there, in any order."""
+"""Predicts steps and yields each as soon as it is done, in any order."""
 
 
 def steps_of(trajectories: Iterable[Trajectory]) -> list[RecordedStep]:
@@ -60,7 +60,7 @@ async def dream_of(
     k: int | None = None,
     without: Collection[Part] = (),
 ) -> MakeDream:
-    """Dreams that know these trajectories alone; with k = 0 none of them."""
+    """Return a function that makes dreams which know only these trajectories; with k = 0, none of them."""
     buffer, left_out = MemoryBuffer(encoder), frozenset(without)
     await buffer.add(() if k == 0 else known)
     return lambda: DreamEnvironment(spec, model, buffer, without=left_out, k=k)
@@ -69,9 +69,9 @@ async def dream_of(
 async def predictions(
     spec: EnvironmentSpec, make_dream: MakeDream, steps: Iterable[RecordedStep], *, seed: int = 0, parallel: int = 1
 ) -> AsyncGenerator[Compared, None]:
-    """Predict the steps, at most `parallel` at a time, each as soon as it is there.
+    """Predict the steps, at most `parallel` at a time; yield each as soon as it is done.
 
-    What a tool's own schema forbids is refused without asking the dream, as a server does.
+    A call that its tool's schema forbids is refused without asking the dream, as in a server.
     """
     tools = Tools(spec)
 
@@ -115,7 +115,7 @@ async def predictions(
 async def as_done(
     predict: Callable[[One], Awaitable[Compared]], units: Iterable[One], parallel: int
 ) -> AsyncGenerator[Compared, None]:
-    """Predict the units, at most `parallel` at a time, each as soon as it is there."""
+    """Predict the units, at most `parallel` at a time; yield each as soon as it is done."""
     todo, running = iter(units), set[asyncio.Task[Compared]]()
 
     async def predicted(unit: One) -> Compared:
@@ -149,7 +149,7 @@ async def predict(
     parallel: int = 1,
     on_step: Callable[[Compared], None] = lambda call: None,
 ) -> list[Compared]:
-    """Predict the steps from the known trajectories alone, in the order of the steps; with k = 0 from none of them."""
+    """Predict the steps from the known trajectories alone (with k = 0, from none); return them in the given order."""
     make_dream, calls = await dream_of(spec, model, known, encoder, k=k, without=without), []
     async with aclosing(predictions(spec, make_dream, steps, seed=seed, parallel=parallel)) as running:
         async for call in running:
@@ -171,13 +171,13 @@ async def played_again(
     *,
     redact: Redact | None = None,
 ) -> AsyncGenerator[Compared, None]:
-    """Play the calls of each trajectory in their order. After a call without an answer the rest has none either.
+    """Play the calls of each trajectory in their order. After a call without an answer, the rest has no answer either.
 
     Args:
-        spec: what was recorded.
+        spec: the recorded environment.
         make: makes the real environment.
-        trajectories: whose calls are played.
-        redact: takes out of the answers what was taken out of the recordings, or they could not be the same.
+        trajectories: the trajectories whose calls are played.
+        redact: redacts the answers as the recordings were redacted; otherwise they could not be equal.
     """
     tools = Tools(spec)
     environment = make()

@@ -52,7 +52,7 @@ def paired_difference(before_SN: Sequence[Sequence[float]], after_SN: Sequence[S
     Student's t with both as random factors: the variance of the mean is (MS_seeds + MS_tasks - MS_rest) / (S N) of a
     two-way analysis of variance without replication, with Satterthwaite's degrees of freedom. The interval is never
     narrower than Student's t over the means of the seeds. A percentile bootstrap over seeds and tasks covers only 84 to
-    87 % where five seeds scatter widely. Of a single seed the interval is for other tasks alone.
+    87 % if five seeds scatter widely. With a single seed, the interval is for other tasks alone.
 
     Args:
         before_SN: outcome of each of S training seeds on each of N tasks, before.
@@ -98,7 +98,7 @@ def mean_over_seeds(values_S: Sequence[float]) -> Rate:
 
 
 def _variance(values: Sequence[float]) -> float:
-    """Divided by n - 1; 0 for a single value."""
+    """Variance, divided by n - 1; 0 for a single value."""
     mean = math.fsum(values) / len(values)
     return math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
 
@@ -125,9 +125,9 @@ def bootstrap(
     """Percentile bootstrap over clusters: the ends of a 95 % interval.
 
     Args:
-        statistic: the value of each row of RESAMPLES x `clusters` drawn cluster numbers; it may leave rows out.
-        clusters: how many there are.
-        seed: of the draws.
+        statistic: returns the value of each row of RESAMPLES x `clusters` drawn cluster numbers; may leave rows out.
+        clusters: number of clusters.
+        seed: seed of the draws.
     """
     import numpy as np
 
@@ -145,8 +145,8 @@ def numbered(clusters: Sequence[str]) -> tuple[list[int], int]:
 def clustered(values: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
     """Mean of values in [0, 1] that come in clusters, such as the steps of a trajectory.
 
-    The interval is a percentile bootstrap over clusters, and never narrower than Wilson's over all values, which it
-    would be where all values are equal.
+    The interval is a percentile bootstrap over clusters, and never narrower than Wilson's over all values, as it would
+    be if all values were equal.
     """
     plain = wilson(sum(values), len(values))
     if not values:
@@ -164,7 +164,8 @@ def by_cluster(values_CN: Sequence[Sequence[float]], *, seed: int = 0) -> Rate:
 def clustered_difference(differences: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
     """Mean of paired differences in [-1, 1] with a percentile bootstrap over clusters.
 
-    Where no two differ it would have no width: it is then as wide as what that many clusters cannot exclude.
+    If all differences are equal, the bootstrap has no width. The interval is then extended on both sides by Wilson's
+    upper bound for an event that occurs in none of the clusters.
     """
     if not differences:
         return Rate(mean=0.0, low=-1.0, high=1.0, n=0)
@@ -186,7 +187,7 @@ def _mean_interval(values: Sequence[float], clusters: Sequence[str], seed: int) 
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Spearman's rank correlation: Pearson's of the ranks. None where there is no order: one side is constant."""
+    """Spearman's rank correlation: Pearson's of the ranks. None if one side is constant and so has no order."""
     import numpy as np
 
     found = _spearman(np.array([one]), np.array([other]))
@@ -198,8 +199,8 @@ def rank_correlation(
 ) -> Rate | None:
     """Rank correlation of the mean outcome of P players between two worlds, with a bootstrap interval over N tasks.
 
-    Where an outcome is missing in one world the task does not count for this player. Draws without an order are left
-    out. None for fewer than three players, or where all players are equally good in one of the worlds.
+    If an outcome is missing in one world, the task does not count for this player. Draws without an order are left
+    out. None for fewer than three players, or if all players are equally good in one of the worlds.
     """
     import numpy as np
 

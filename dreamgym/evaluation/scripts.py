@@ -1,7 +1,7 @@
-"""Recorded calls to be made again: where their values came from, which of them are ids, and which calls only read.
+"""Recorded calls, prepared to be made again: origins of their values, ids among them, and which calls only read.
 
-What a recorded call took from an earlier answer is taken from the live answer again, so that a world that numbers its
-orders otherwise is no obstacle.
+If a recorded call took an id from an earlier answer, the new call takes it from the live answer. So this also works in
+a world that numbers its orders differently.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Script:
                 shown.setdefault(value, (index, path))
 
     def call(self, index: int, answers: Mapping[int, StepResult]) -> ToolCall:
-        """A recorded call; an id that it had read in an answer is the one that the live answer shows there."""
+        """A recorded call; each id that came from an earlier answer is replaced by the one in the live answer."""
         action = self.actions[index]
         live: dict[Path, JsonValue] = {}
         for path, recorded in leaves(action.arguments):
@@ -58,7 +58,7 @@ class Script:
 
 
 class Ids:
-    """The ids in some recordings, and how to get them wrong."""
+    """The ids in some recordings, and wrong ids made from them."""
 
     def __init__(self, recordings: Sequence[Trajectory]) -> None:
         self._known: dict[Scalar, None] = {}
@@ -74,9 +74,9 @@ class Ids:
                         self._known.setdefault(value)
 
     def spoiled(self, action: ToolCall, random: Random) -> ToolCall:
-        """The call with each id replaced: by one of the same form that does not exist, or by that of another entity.
+        """The call with each id replaced by a new one of the same form, or by the id of another entity.
 
-        A call without an id has its texts replaced by other recorded ones of the same argument.
+        If the call has no id, its texts are replaced by other recorded ones of the same argument.
         """
         wrong: dict[Path, JsonValue] = {}
         ids = [(path, value) for path, value in leaves(action.arguments) if is_id(path, value)]
@@ -91,7 +91,7 @@ class Ids:
         return replaced(action, wrong)
 
     def _unknown(self, value: Scalar, random: Random) -> Scalar:
-        """A value of the same form that no recording knows; more digits where all of that form are taken."""
+        """A value of the same form that is in no recording, with more digits if all of that form are taken."""
         text = str(value)
         for attempt in range(_TRIES):
             longer = text + "0" * (attempt // 10)
@@ -103,10 +103,10 @@ class Ids:
 
 
 class Reads:
-    """Which calls only read.
+    """Decides which calls only read.
 
-    A tool whose annotation says so, or that never changed the explicit state of a recording. Of an environment whose
-    whole action is a text: an action that never changed the state.
+    A call only reads if its tool is annotated as read-only, or if the tool never changed an explicit state in the
+    recordings. If the whole action is a text, it only reads if this very action never changed the state.
     """
 
     def __init__(self, spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> None:
@@ -126,7 +126,7 @@ class Reads:
                     self._seen[key] = self._seen.get(key, True) and not changes
 
     def __call__(self, action: ToolCall) -> bool:
-        """True if the call only reads, as far as anything tells."""
+        """True if the call only reads, as far as is known."""
         return self._said.get(action.name, self._seen.get(self._key(action), False))
 
     def _key(self, action: ToolCall) -> str:
@@ -143,7 +143,7 @@ def is_id(path: Path, value: Scalar) -> bool:
 
 
 def leaves(value: JsonValue) -> Iterator[tuple[Path, Scalar]]:
-    """Every text and number of a JSON value with its path; truth values and nulls name nothing."""
+    """Every text and number of a JSON value with its path; truth values and nulls are left out."""
     for path, leaf in state.leaves(value):
         if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
             yield path, leaf
@@ -182,7 +182,7 @@ def _form(value: Scalar) -> tuple[type, str]:
 
 
 def _redrawn(text: str, random: Random) -> str:
-    """Other digits in their places; in a text without digits, other letters."""
+    """The text with other digits in their places; if it has no digits, with other letters."""
     if re.search(r"\d", text):
         return re.sub(r"\d", lambda _: random.choice("123456789"), text)
     return re.sub(r"[a-z]", lambda _: random.choice("abcdefghijklmnopqrstuvwxyz"), text)

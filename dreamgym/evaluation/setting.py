@@ -1,4 +1,4 @@
-"""One way to predict: a model, and what is left out of the method. As a string: `MODEL without history,state -k 0`."""
+"""One way to predict: a model, and parts of the method left out. As a string: `MODEL without history,state -k 0`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Setting(Frozen):
     without: tuple[Part, ...] = ()
     """In the order of Part, none twice."""
     k: int | None = None
-    """How many recorded transitions are shown; None: as many as the model wants."""
+    """Number of recorded transitions that are shown; None: as many as the model wants."""
 
     def __str__(self) -> str:
         parts = WITHOUT + ",".join(self.without) if self.without else ""
@@ -28,7 +28,7 @@ class Setting(Frozen):
 
 
 def setting(text: str, *, without: Iterable[Part] = ()) -> Setting:
-    """The setting that a string names, with what else is left out. Raises UnknownName for a part that there is not."""
+    """The setting of a string; the parts in `without` are left out too. Raises UnknownName for an unknown part."""
     k = None
     if (own := re.search(r" -k (\d+)\s*$", text)) is not None:
         text, k = text[: own.start()], int(own[1])

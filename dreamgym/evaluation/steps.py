@@ -1,8 +1,8 @@
-"""How well single steps are predicted: recorded calls that the model does not know, compared one by one.
+"""Measures single steps: predictions of recorded calls that the model does not know, compared one by one.
 
 Everything here is computed from `Compared` (dreamgym.evaluation.calls): the recorded and the predicted answer of one
-call, given the recorded history. A call without an answer agrees with nothing. Proportions of steps have Wilson
-intervals; means of scores between 0 and 1 have a bootstrap over trajectories.
+call, given the recorded history. A call without an answer counts as wrong in every comparison. Proportions of steps
+have Wilson intervals; means of scores between 0 and 1 have a bootstrap over trajectories.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dreamgym.types import Frozen, StepResult
 BUCKETS = ("0", "1", "2", "3-4", "5+")
 """Groups of calls by how many fields of an explicit state the recorded call changed."""
 WORDS = ("unchanged", "changed")
-"""Whether the recorded call changed a state that is a text."""
+"""Groups of calls by whether the recorded call changed a text state."""
 
 
 class StateMatch(Frozen):
-    """The state after the call."""
+    """How well the state after a call is predicted."""
 
     exact: Rate
     """The whole state is the recorded one."""
@@ -32,16 +32,16 @@ class StateMatch(Frozen):
 
 
 class Detection(Frozen):
-    """How well a rare event (a reward, an end) is foreseen. Both are about steps."""
+    """How well a rare event (a reward, an end) is predicted."""
 
     precision: Rate
-    """Share of the steps predicted to have it that had it."""
+    """Share of the steps with a predicted event that had it."""
     recall: Rate
-    """Share of the steps that had it that were predicted to."""
+    """Share of the steps with the event for which it was predicted."""
 
 
 class Refusals(Frozen):
-    """Invalid actions: what the real environment refused."""
+    """How well refusals by the real environment are predicted."""
 
     refused: Rate
     """Share of the recorded refusals that are refused."""
@@ -62,24 +62,24 @@ class StepFidelity(Frozen):
     state: dict[str, StateMatch]
     """State match by the number of changed fields; `all` is all calls together."""
     unseen: StateMatch
-    """State match of the calls that are not recorded word for word in this state, which no repetition can answer."""
+    """State match of the calls that are not recorded word for word in this state, so that repetition cannot answer."""
     observation: Rate
-    """The recorded answer, JSON compared as JSON."""
+    """Share of the answers that are the recorded one; JSON is compared as JSON."""
     similarity: Rate
-    """F1 over its words."""
+    """Mean F1 over the words of the answer."""
     errors: Rate
-    """Refused as recorded, or accepted as recorded."""
+    """Share of the calls that are refused as recorded, or accepted as recorded."""
     reward: Detection
     false_rewards: Rate
     """Share of the steps without a reward that are rewarded: what a policy would exploit."""
     termination: Detection
     open_ends: Rate
-    """Share of the answers for which nobody could tell whether the step ended its task; it then did not."""
+    """Share of the answers for which it was not known whether the step ended its task; the episode then went on."""
     refusals: Refusals
     tiers: dict[str, Rate]
     """Share of the steps that each tier answered."""
     accomplished: Detection
-    """The step that accomplishes its task, by the task's own check of the state, where it has one."""
+    """Detection of the step that accomplishes its task, by the task's own check of the state, if it has one."""
     disagreed: Rate
     """Share of the predicted successes on which judge and check disagree, of those that both decided."""
     tools: dict[str, Agreement]
@@ -129,7 +129,7 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
 
 
 def state_matches(calls: Sequence[Compared], *, explicit: bool) -> dict[str, StateMatch]:
-    """State match by how much the recorded call changed; every bucket is there, also an empty one."""
+    """State match by how much the recorded call changed; every bucket is included, also an empty one."""
     names = BUCKETS if explicit else WORDS
     groups: dict[str, list[Compared]] = {name: [] for name in names}
     for call in calls:
@@ -149,19 +149,19 @@ def bucket(call: Compared, *, explicit: bool) -> str:
 
 
 def field_score(call: Compared) -> float:
-    """F1 over the changed fields with their new values: 1 where nothing should change and nothing did."""
+    """F1 over the changed fields with their new values: 1 if nothing should change and nothing did."""
     if call.predicted is None:
         return 0.0
     truth = changes(call.before, call.after)
     if parsed(call.predicted.next_state) is None and call.predicted.next_state != call.before:
-        return 0.0  # words where there should be a state
+        return 0.0  # a text instead of an explicit state
     got = changes(call.before, call.predicted.next_state)
     total = len(truth) + len(got)
     return 2 * len(truth & got) / total if total else 1.0
 
 
 def changes(before: str, after: str) -> frozenset[tuple[str, str | None]]:
-    """(path, new value as JSON) of every single field that came or changed, (path, None) of one that went."""
+    """(path, new value as JSON) for every single field that came or changed, (path, None) for one that went."""
     ours, theirs = _fields(before), _fields(after)
     set_ = {(path, value) for path, value in theirs.items() if ours.get(path) != value}
     return frozenset(set_ | {(path, None) for path in ours.keys() - theirs.keys()})

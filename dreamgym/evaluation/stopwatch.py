@@ -1,6 +1,6 @@
-"""How long an environment takes: wall time of each reset and step, CPU time of each reset.
+"""Times an environment: wall time of each reset and step, CPU time of each reset.
 
-CPU time is that of this process and of all below it, a Java machine or a browser for instance.
+CPU time is that of this process and of all its descendants, a Java machine or a browser for instance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 
 class Stopwatch:
-    """Wraps an environment and takes its times."""
+    """Wraps an environment and measures its times."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -51,7 +51,7 @@ class Stopwatch:
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process and of all processes below it that live."""
+    """CPU seconds of this process and of all its living descendants."""
     ticks = os.sysconf("SC_CLK_TCK")
     parents: dict[int, int] = {}
     used: dict[int, int] = {}

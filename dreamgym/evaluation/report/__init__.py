@@ -24,25 +24,25 @@ from dreamgym.types import Frozen, StepResult
 CHECK_FILE = "check.json"
 """Name of the file that `dreamgym check --out` writes."""
 SHOWN = 12
-"""Wrong steps in a report."""
+"""Number of wrong steps in a report."""
 SHOWN_CHARACTERS = 1500
-"""How much of one answer is shown."""
+"""Most characters of one answer that are shown."""
 
 
 class CheckReport(Frozen):
-    """The short report: held-out calls beside the answers of a dream, or of the real system."""
+    """The short report: held-out calls compared with the answers of a dream, or of the real system."""
 
     env: str
     against: str
     model: str | None
     """None for the real system."""
     k: int | None
-    """How many recorded transitions the model was shown."""
+    """Limit of recorded transitions that the model was shown at a time."""
     seed: int
     known: tuple[str, ...]
     """Ids of the trajectories that the dream was given."""
     known_transitions: int
-    """How many recorded transitions are in them."""
+    """Number of recorded transitions in the known trajectories."""
     held_out: tuple[str, ...]
     complete: bool
     """False if it was interrupted."""
@@ -52,7 +52,7 @@ class CheckReport(Frozen):
 
     @property
     def setting(self) -> str:
-        """What answered."""
+        """Description of what answered: a dream, or the real system."""
         if self.model is None:
             return "the real system"
         return f"dream of {self.model}, at most {self.k} transitions shown"
@@ -76,7 +76,7 @@ class PredictedStep(Frozen):
 
 
 class SettingReport(Frozen):
-    """One setting. A part is None if it was not asked for, or if what it needs is missing."""
+    """The report on one setting. A part is None if it was not asked for, or if what it needs is missing."""
 
     setting: Setting
     model: str
@@ -98,28 +98,28 @@ class SettingReport(Frozen):
 
 
 class FidelityReport(Frozen):
-    """The long report: what `report.json` holds."""
+    """The long report: the content of `report.json`."""
 
     env: str
     seed: int
     known_transitions: int
-    """How many transitions the dream was given."""
+    """Number of transitions that the dream was given."""
     held_out: tuple[str, ...]
     """Ids of the trajectories whose steps were predicted."""
     contradicted: int
-    """Held-out steps that were left out because another recording of the same had another outcome."""
+    """Number of held-out steps that were left out because another recording of the same step had another outcome."""
     measured: tuple[SettingReport, ...]
     differences: tuple[Paired, ...] = ()
     """The first two settings side by side."""
 
     @property
     def complete(self) -> bool:
-        """Nothing was interrupted."""
+        """True if nothing was interrupted."""
         return all(one.complete for one in self.measured)
 
 
 def worst(calls: Iterable[Compared], *, explicit: bool) -> tuple[PredictedStep, ...]:
-    """The predictions that are furthest off, one of each tool before a second one."""
+    """The wrong predictions, the least similar first, one of each tool before a second one."""
     wrong = sorted((call for call in calls if not call.is_right), key=lambda c: (c.similarity, c.trajectory, c.step))
     turn: dict[str, int] = {}
     ranked: list[tuple[int, int, Compared]] = []

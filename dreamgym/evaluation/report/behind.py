@@ -1,7 +1,7 @@
-"""The steps behind the numbers of a long report: for each predicted step, what it adds to each cell of the tables.
+"""The steps behind the numbers of a long report: the value of each predicted step for each cell of the tables.
 
-A cell is named by its table, its row and its column, as `cell` joins them. The number in it is the mean of the values
-of its steps; a count is how many there are.
+The name of a cell consists of table, row and column, joined by `cell`. The number in a cell is the mean of the values
+of its steps; a count is the number of its steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StepBehind(Frozen):
     shown: PredictedStep
     """Its `step` is 0 if this is the verdict on a whole episode."""
     values: dict[str, float]
-    """By cell; the step does not count for the cells that are not here."""
+    """Values by cell; the step does not count for cells that are not included."""
 
 
 def cell(table: str, row: str, column: str) -> str:
@@ -57,9 +57,9 @@ def behind(
         explicit: the environment has an explicit state.
         judged: the judge's scores of some of the steps.
         verdicts: the dream's verdicts on recorded episodes.
-        price: of the model's tokens; None: not known.
-        max_reward: of the bound.
-        seed: of the report, which draws what a calibration is fitted on.
+        price: price of the model's tokens; None: not known.
+        max_reward: largest reward, for the bound.
+        seed: seed of the report; it draws the steps that a calibration is fitted on.
     """
     scores = {(one.trajectory, one.step): one.scores for one in judged}
     confidence = _confidences(calls, seed=seed)
@@ -110,7 +110,7 @@ def _state(call: Compared, *, explicit: bool) -> dict[str, float]:
 
 
 def _compared(call: Compared, *, explicit: bool) -> dict[str, float]:
-    """The values of the table that compares two settings: each has a column of its own."""
+    """The values of the table that compares two settings; each setting has its own column."""
     of_bucket = f"fields changed: {bucket(call, explicit=True)}" if explicit else bucket(call, explicit=False)
     values: dict[str, float] = {
         "answered": call.got is not None,

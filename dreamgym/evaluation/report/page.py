@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else. What servers and agents wrote is escaped."""
+"""A report as one HTML file that needs no other files. Text from servers and agents is escaped."""
 
 from __future__ import annotations
 

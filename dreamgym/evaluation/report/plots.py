@@ -1,4 +1,4 @@
-"""The plots of a report, as SVG that stands inside a page. Needs matplotlib (extra `report`)."""
+"""The plots of a report, as SVG to embed in a page. Needs matplotlib (extra `report`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_ANSWER = "#c9c9c9"
 
 
 def plots(measured: Sequence[SettingReport]) -> dict[str, str]:
-    """Title to SVG, those that there is something to show in.
+    """SVG plots by their title; only those that have something to show.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -143,7 +143,7 @@ def _players(axes: Any, measured: Sequence[SettingReport]) -> None:
 
 
 def _errors(rates: Sequence[Rate]) -> list[list[float]]:
-    """Lengths below and above the means; none where there is nothing to share."""
+    """Lengths of the error bars below and above the means; 0 if a rate has no values."""
     return [
         [max(0.0, rate.mean - rate.low) if rate.n else 0.0 for rate in rates],
         [max(0.0, rate.high - rate.mean) if rate.n else 0.0 for rate in rates],

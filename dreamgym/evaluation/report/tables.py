@@ -48,7 +48,7 @@ def state_rows(steps: StepFidelity) -> list[Row]:
 
 
 def measure_rows(steps: StepFidelity) -> list[Row]:
-    """Everything else of the step level, one measure a row."""
+    """All other measures of single steps, one per row."""
     refusals = steps.refusals
     rows: list[tuple[str, Rate]] = [
         ("answered", steps.answered),
@@ -99,7 +99,7 @@ def final_answer_rows(one: FinalAnswers) -> list[Row]:
 
 
 def calibration_rows(one: Calibrated) -> list[Row]:
-    """How good the confidences are."""
+    """Quality of the confidences."""
     return [
         ("measure", "of", "value"),
         ("fitted on", str(one.fitted_on), ""),
@@ -112,7 +112,7 @@ def calibration_rows(one: Calibrated) -> list[Row]:
 
 
 def criteria_rows(one: Criteria) -> list[Row]:
-    """The four criteria, by truth and by the judge."""
+    """The four criteria: exact scores, and those of the judge."""
     names = {"hallucination": "freedom from hallucination"}
     head = ("criterion", "exact", *(["exact (judged steps)", "judge", "kappa"] if one.judge else []))
     rows = [head]
@@ -124,7 +124,7 @@ def criteria_rows(one: Criteria) -> list[Row]:
 
 
 def cost_rows(one: Cost) -> list[Row]:
-    """Dream and reality."""
+    """Cost of a step in dream and reality."""
 
     def cell(value: float | None, unit: str = "") -> str:
         return "not known" if value is None else f"{value:.4g}{unit}"
@@ -173,7 +173,7 @@ def player_rows(one: ClosedLoop) -> list[Row]:
 
 
 def consistency_rows(one: Consistency) -> list[Row]:
-    """Long sessions."""
+    """Measures of the reads in long sessions."""
     return [
         ("measure", "of", "share"),
         ("sessions answered to their end", str(one.sessions), f"{one.sessions - one.unanswered}"),
@@ -231,7 +231,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def rate(value: Rate, *, digits: int = 1) -> str:
-    """A share in percent with its interval; a dash for a share of nothing."""
+    """A share in percent with its interval; a dash if it has no values."""
     if not value.n:
         return "-"
     mean, low, high = (f"{100 * number:.{digits}f}" for number in (value.mean, value.low, value.high))
@@ -239,7 +239,7 @@ def rate(value: Rate, *, digits: int = 1) -> str:
 
 
 def signed(value: Rate) -> str:
-    """A difference of shares in points, with its sign; a dash for a difference over nothing."""
+    """A difference of shares in points, with its sign; a dash if it has no values."""
     return f"{100 * value.mean:+.1f} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]" if value.n else "-"
 
 

@@ -1,4 +1,4 @@
-"""A report in words: the sections of the long one, for the terminal and for the page, and the short one whole."""
+"""Reports as text: the sections of the long report, for the terminal and for the page, and the whole short report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dreamgym.evaluation.report.tables import (
 
 AGREEMENT = "answers by tool"
 LINE = 110
-"""Characters of a line of the short report."""
+"""Most characters of a line of the short report."""
 STATE_NOTES = (
     "Exact: the whole state after the call is the recorded one. F1: over the changed fields with their new values. "
     '"not recorded": the steps that no recording answers word for word in this very state.',
@@ -52,7 +52,7 @@ CONFIDENCE_NOTES = (
 
 
 class Number(NamedTuple):
-    """A number in a sentence, and the cell of the section whose steps or episodes it sums up."""
+    """A number in a sentence, and the cell of the section that has the steps or episodes behind it."""
 
     text: str
     row: str
@@ -71,7 +71,7 @@ class Section(NamedTuple):
 
 
 def plain(sentence: Sentence) -> str:
-    """A sentence without what is behind its numbers."""
+    """A sentence as text, without the cells of its numbers."""
     parts = (sentence,) if isinstance(sentence, str) else sentence
     return "".join(part if isinstance(part, str) else part.text for part in parts)
 
@@ -103,7 +103,7 @@ def check_as_text(report: CheckReport) -> str:
 
 
 def check_headline(report: CheckReport) -> str:
-    """What answered how many held-out trajectories, from how much."""
+    """One line: what answered, and the numbers of held-out and known trajectories."""
     known = f"{len(report.known)} known with {report.known_transitions} transitions"
     return f"{report.env} against {report.setting}: {len(report.held_out)} trajectories held out, {known}" + (
         "" if report.complete else "; interrupted, this is what there is"
@@ -116,7 +116,7 @@ def agreement_section(report: CheckReport) -> Section:
 
 
 def headline(report: FidelityReport) -> str:
-    """How many steps of which environment were predicted, from how much."""
+    """One line: the environment, and the numbers of predicted steps and of known transitions."""
     first = report.measured[0].steps
     return (
         f"{report.env}: {first.steps} steps of {first.trajectories} held-out trajectories predicted, each after what "
