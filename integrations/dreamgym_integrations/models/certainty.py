@@ -1,7 +1,7 @@
-"""How sure a transformers model was of its answer, out of the logits that it chose from.
+"""A transformers model's confidence in its answer, computed from the logits of each decoding step.
 
-Logits of a whole answer would take gigabytes, so only what is needed of each step is kept: the probability of the
-token that was chosen, and the logits of the tokens that differ in nothing but `true` and `false`.
+The logits of a whole answer would take gigabytes. So only two things are kept of each step: the log-probability of the
+chosen token, and the logits of those tokens that have a counterpart with `true` in place of `false`, or the reverse.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 DIGITS = 4
-"""What stands beside a question in a batch changes the rest."""
+"""Decimal places of a probability. The digits after these depend on the other questions in the batch."""
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]|true|false')
 
 
 class Certainty:
-    """What the answers of a batch were chosen from, of each the steps so far."""
+    """The probabilities of the steps so far, for each answer of a batch."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -29,14 +29,14 @@ class Certainty:
         self._seen: dict[int, list[tuple[float, list[float]]]] = defaultdict(list)
 
     def watch(self, rows: Mapping[int, int], logits: Any) -> None:
-        """Called with the logits of one step, of shape (rows, vocabulary), and the row of each answer in them."""
+        """Record one step: `rows` maps each answer to its row in `logits`, which has shape (rows, vocabulary)."""
         likeliest = (logits.max(dim=-1).values - logits.logsumexp(dim=-1)).tolist()
         truths = logits[:, self._ids].tolist()
         for answer, row in rows.items():
             self._seen[answer].append((likeliest[row], truths[row]))
 
     def probabilities(self, answer: int, tokens: Sequence[int]) -> dict[str, float]:
-        """`Completion.probabilities` for one answer and its tokens; none where it was not watched."""
+        """`Completion.probabilities` for one answer and its tokens; empty if the answer was not watched."""
         seen = self._seen.get(answer)
         if not tokens or seen is None:
             return {}
@@ -56,7 +56,10 @@ class Certainty:
 
 
 def _pairs(vocabulary: dict[str, int]) -> dict[int, tuple[int, int]]:
-    """(the token with true, the token with false) by either of them; they may hold what stands before the value too."""
+    """Map each token that contains `true` or `false` to its pair: (token with `true`, token with `false`).
+
+    A token may also contain the characters before the value.
+    """
     pairs = {}
     for piece, token in vocabulary.items():
         other = vocabulary.get("false".join(piece.rsplit("true", 1))) if "true" in piece else None
@@ -66,7 +69,7 @@ def _pairs(vocabulary: dict[str, int]) -> dict[int, tuple[int, int]]:
 
 
 def _truth_values(text: str) -> Iterator[tuple[str, int]]:
-    """Each key of the outermost object that has a truth value, and where that stands."""
+    """Yield each key of the outermost object whose value is true or false, and the position of that value."""
     depth, key = 0, ""
     for found in _JSON.finditer(text):
         if found[0] in "{[":

@@ -1,8 +1,8 @@
 """A chat-completions endpoint over a function or over one of our language models, on a real socket.
 
-It stands where an agent expects its model: behind LangGraph, the OpenAI Agents SDK or the built-in agent, none of which
-is changed for it. One answer per request; nothing is remembered between requests. It listens on this machine only.
-The HTTP wording here is also that of the policy endpoint, which does remember.
+An agent uses it in place of its model's endpoint: LangGraph, the OpenAI Agents SDK and the built-in agent need no
+change. Each request has one answer, and nothing is kept between requests. It listens on this machine only. The policy
+endpoint, which does keep conversations, uses the HTTP functions of this module too.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ except ImportError as missing:
     raise MissingPackage("a chat endpoint", "server") from missing
 
 MODEL = "policy"
-"""The one model it lists; requests may name any."""
+"""The only model in the list; a request may name any other."""
 IDLE_S = 75
-"""How long an unused connection is kept: agents wait for their environment longer than uvicorn's five seconds."""
+"""Seconds that an unused connection is kept: agents wait for their environment longer than uvicorn's default of 5."""
 BACKLOG = 4096
-"""Hundreds of agents connect at the same moment."""
+"""Connections that may wait to be accepted: hundreds of agents connect at the same moment."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Reply:
 
 
 ChatPolicy = Callable[[list[JsonObject], list[JsonObject]], Reply | Awaitable[Reply]]
-"""From the request's `messages` and `tools`, as OpenAI words them, to the reply."""
+"""Function from a request's `messages` and `tools`, in OpenAI's format, to the reply."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A request for a completion, as far as it is heeded."""
+    """The parts of a completion request that the endpoint uses."""
 
     messages: list[JsonObject]
     tools: list[JsonObject]
@@ -62,14 +62,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one answer; zero where nobody counts, since a policy may be no model at all."""
+    """Token counts of one answer; zero if nobody counts, since a policy need not be a model."""
 
     prompt: int = 0
     completion: int = 0
 
     @property
     def worded(self) -> JsonObject:
-        """As OpenAI words it."""
+        """The counts in OpenAI's format."""
         total = self.prompt + self.completion
         return {"prompt_tokens": self.prompt, "completion_tokens": self.completion, "total_tokens": total}
 
@@ -100,7 +100,7 @@ async def chat_server(policy: ChatPolicy) -> AsyncIterator[str]:
 @asynccontextmanager
 async def serving(app: Starlette) -> AsyncIterator[str]:
     """Serve an app in this event loop, on a free port of this machine, and yield its base URL."""
-    # named TCP, or asyncio leaves Nagle's algorithm on and every answer waits 40 ms
+    # without the explicit TCP, asyncio leaves Nagle's algorithm on and every answer waits 40 ms
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
@@ -126,7 +126,7 @@ async def serving(app: Starlette) -> AsyncIterator[str]:
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, and leaves the process's signals alone."""
+    """A uvicorn server that sets `ready` when it listens, and leaves the process's signal handlers alone."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -163,27 +163,27 @@ async def read_ask(request: Request) -> Ask:
 
 
 async def listed_models(_: Request) -> Response:
-    """The one model there is."""
+    """List the only model."""
     listed = {"id": MODEL, "object": "model", "created": 0, "owned_by": "dreamgym"}
     return JSONResponse({"object": "list", "data": [listed]})
 
 
 def refused(status: int, message: str, *, retry: bool = True) -> Response:
-    """An error as OpenAI words it; its clients ask again after a server's error unless told not to."""
+    """An error in OpenAI's format. OpenAI's clients repeat a request after a server error, unless `retry` is False."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     body = {"error": {"message": message, "type": kind, "code": None, "param": None}}
     return JSONResponse(body, status, headers=None if retry else {"x-should-retry": "false"})
 
 
 def answered(ask: Ask, reply: Reply, *, name: str, usage: Usage = Usage(), cut: bool = False) -> Response:
-    """A reply as OpenAI words it, streamed where that was asked for.
+    """A reply in OpenAI's format, streamed if the request asks for it.
 
     Args:
         ask: the request.
-        reply: what is said.
-        name: of this answer; unlike that of any other in its conversation, for the ids of its calls are made of it.
-        usage: tokens.
-        cut: the answer was longer than the model may speak.
+        reply: the model's answer.
+        name: name of this answer, unique in its conversation: the ids of its tool calls contain it.
+        usage: token counts of the answer.
+        cut: True if the answer was cut off at the model's token limit.
     """
     calls: list[JsonObject] = [
         {

@@ -1,8 +1,8 @@
 """A transformers checkpoint folder as a language model, batched over concurrent questions.
 
 One thread owns the model. Questions that arrive while it works are answered together in its next batch. Prompts are
-padded on the left and masked, so what stands beside a question changes its answer by rounding only. No output is
-constrained: callers validate, as they do for every model.
+padded on the left and masked, so the other questions of a batch change an answer only by rounding. The output is not
+constrained by a schema: callers validate it, as they do for every model.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dreamgym_integrations.models.whole_model import whole_model
 
 BATCH = 32
 LONGER = 2
-"""A fitted model's answer that is this many times as long as the longest it learned will not end any more."""
+"""Limit of a fitted model's answer, as a multiple of the longest answer it learned. A longer one would never end."""
 
 
 def load(name: str) -> CheckpointModel:
-    """The checkpoint in a folder. Raises InvalidInput where it is none, MissingPackage without transformers."""
+    """The checkpoint in a folder. Raises InvalidInput if it is not one, MissingPackage without transformers."""
     folder = Path(name)
     check_tokenizer(folder)
     try:
@@ -56,12 +56,12 @@ class _Question:
 
 
 class CheckpointModel:
-    """One checkpoint; read at the first question."""
+    """One checkpoint, loaded at the first question."""
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
         self.fitting = read_fitting(folder)
-        """What `dreamgym fit` wrote down, where it made this checkpoint."""
+        """The file that `dreamgym fit` wrote; None if another program made this checkpoint."""
         self.form: PromptForm = "data" if self.fitting is None else self.fitting.form
         self._folder = folder
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -103,7 +103,7 @@ class CheckpointModel:
             except Exception as error:  # noqa: BLE001 the boundary: whoever asked gets the error
                 answers = [error] * len(batch)
             for question, answer in zip(batch, answers, strict=True):
-                if question.answer.done():  # whoever asked may have gone
+                if question.answer.done():  # the caller may have been cancelled
                     continue
                 if isinstance(answer, Completion):
                     question.answer.set_result(answer)
@@ -113,14 +113,14 @@ class CheckpointModel:
                     question.answer.set_exception(failed)
 
     def _next_batch(self) -> list[_Question]:
-        """The first question and those nearest to it in length, for all are padded to the longest."""
+        """Take the first question and those nearest to it in length: all are padded to the longest."""
         first = self._waiting[0]
         batch = sorted(self._waiting, key=lambda one: abs(one.size - first.size))[:BATCH]
         self._waiting = [question for question in self._waiting if question not in batch]
         return batch
 
     def _answer(self, batch: Sequence[_Question]) -> list[Completion | Exception]:
-        """An answer to each; a question that is too long fails alone."""
+        """Answer each question; one that is too long fails alone."""
         _, tokenizer = self._loaded()
         prompts = [prompt_ids(tokenizer, question.messages) for question in batch]
         room = self._room
@@ -137,7 +137,7 @@ class CheckpointModel:
     def _written(
         self, batch: Sequence[_Question], prompts: Sequence[Sequence[int]]
     ) -> tuple[list[list[int]], Certainty]:
-        """The tokens of the answers, and how sure the model was where it was greedy."""
+        """The tokens of the answers, and the model's certainty in the greedy ones."""
         model, tokenizer = self._loaded()
         most = [question.max_tokens for question in batch]
         if self.fitting is not None and self.fitting.longest_answer:
@@ -165,7 +165,7 @@ class CheckpointModel:
 
     @property
     def _room(self) -> int | None:
-        """Tokens of a prompt and its answer at most, where the model says it."""
+        """Most tokens of a prompt with its answer; None if the model's config has no limit."""
         return getattr(self._loaded()[0].config, "max_position_embeddings", None)
 
     @property
@@ -186,7 +186,7 @@ class CheckpointModel:
 
 
 def prompt_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    """The tokens of a question, up to where the answer begins; training builds its rows by the same function."""
+    """The tokens of a question, up to where the answer begins. Training builds its rows with this function too."""
     said = [message.model_dump() for message in messages]
     if tokenizer.chat_template is not None:
         text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
@@ -196,10 +196,10 @@ def prompt_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Refuse a folder that is no checkpoint, or whose tokenizer knows tokens that its weights do not.
+    """Refuse a folder that is not a checkpoint, or whose tokenizer has more tokens than its weights.
 
     Raises:
-        InvalidInput: it cannot be used.
+        InvalidInput: the folder cannot be used.
     """
     if not (folder / "config.json").is_file():
         raise InvalidInput(f"{str(folder)!r} is no checkpoint folder: it has no config.json")

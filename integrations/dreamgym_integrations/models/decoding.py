@@ -1,4 +1,4 @@
-"""Answers of a transformers model to a batch of questions. One that has ended leaves the batch and costs no more."""
+"""Batched decoding with a transformers model. An answer that has ended leaves the batch and costs no more."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
     import torch
 
 CPU_CHUNK = 128
-"""Tokens of a prompt that a CPU reads at a time: the intermediate values of a whole one would not fit its cache."""
+"""Tokens of a prompt that a CPU processes at a time: the activations of a whole prompt would not fit its cache."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """What is to be answered, and how."""
+    """One question: the tokens of its prompt, and how to sample the answer."""
 
     tokens: Sequence[int]
     most: int
-    """Tokens of the answer at most."""
+    """Most tokens of the answer."""
     temperature: float
-    """0: the likeliest token each time."""
+    """0 takes the likeliest token at each step."""
     seed: int
 
 
 def decoded(
     model: Any, prompts_B: Sequence[Decoding], *, pad: int, ends: Collection[int], certainty: Certainty
 ) -> list[list[int]]:
-    """The tokens of each answer, the one that ends it included. Greedy answers are watched by `certainty`.
+    """The tokens of each answer, including the one that ends it. `certainty` watches the greedy answers.
 
     Raises:
-        ValueError: the model keeps no keys and values.
+        ValueError: the model does not cache keys and values.
     """
     import torch
 
@@ -70,7 +70,7 @@ def decoded(
 def _read(model: Any, ids_BT: torch.Tensor, mask_BP: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
     """Logits after the last token, of shape (batch, vocabulary), and the keys and values of all tokens so far.
 
-    Prompts are padded on the left: `mask_BP` is 0 there, and 1 for each token that is or was read.
+    Prompts are padded on the left: `mask_BP` is 0 for padding, and 1 for each token that is or was read.
     """
     positions_BP = (mask_BP.cumsum(-1) - 1).clamp(min=0)
     tokens, before = ids_BT.shape[1], mask_BP.shape[1] - ids_BT.shape[1]

@@ -1,8 +1,8 @@
-"""Questions to a model behind an endpoint: what it takes is found by asking once, and its limits are waited out.
+"""Questions to a model behind an endpoint: a probe finds the parameters it accepts, and its limits are waited out.
 
-What differs between backends is one function that sends a request. It raises `Refused`, `Busy`, `Broken` or
-`Unreadable`, whose texts are reasons without the model's name, or EnvironmentUnavailable for what no waiting mends.
-All else is here: the parameters that the endpoint takes, room for thoughts, the limiter, and patience.
+Backends differ only in the function that sends a request. It raises `Refused`, `Busy`, `Broken` or `Unreadable`, whose
+messages are reasons without the model's name, or EnvironmentUnavailable if waiting does not help. Everything else is
+here: the parameters that the endpoint accepts, room for thoughts, the limiter, and retries.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from dreamgym.types import JsonObject, TokenUsage
 from dreamgym_integrations.models.limiter import Limiter, Turn, limit_of, retry_after_s
 
 REQUEST_S = 300.0
-"""Time for one request. Models that think take minutes."""
+"""Longest time for one request. Models that think take minutes."""
 PATIENCE_S = 600.0
-"""An endpoint that answers nobody for so long is given up. As long as it answers others, a question waits."""
+"""An endpoint that answers nobody for this long is given up. While it answers other questions, a question waits."""
 RETRIES = 2
-"""How often a question is sent again that broke the server or was answered with rubbish, or to a server that has never
-answered."""
+"""Number of retries after the server broke, after an unreadable answer, and for a server that has never answered."""
 ASKED_ANEW = 2
-"""How often one question may find that the endpoint takes other parameters than before."""
+"""Number of times that one question may find that the endpoint's parameters have changed."""
 CHARACTERS_PER_TOKEN = 4
 UNLIMITED_TOKENS = 4_096
-"""Tokens that an answer without a limit is believed to have at most."""
+"""Assumed maximum of tokens in an answer without a limit."""
 PROBE_TOKENS = 1_024
 THINKING_TOKENS = 8_192
-"""Room for thoughts at first, if a model thinks. It is doubled when thoughts fill it, and halved when it is refused."""
+"""Initial room for a model's thoughts. It is doubled when thoughts fill it, and halved when the endpoint refuses it."""
 LEAST_THINKING_TOKENS, MOST_THINKING_TOKENS = 512, 65_536
 
 _PROBE = Message(role="user", content='Answer {"ok": true}.')
@@ -50,32 +49,32 @@ _PROBE_SCHEMA: JsonObject = {
 
 
 class Dialect(IntEnum):
-    """How a schema is asked for, from strict to loose."""
+    """Ways to ask for a schema, from strict to loose."""
 
     JSON_SCHEMA = 0
-    """OpenAI's own."""
+    """OpenAI's `json_schema`."""
     JSON_OBJECT = 1
-    """llama.cpp's: `json_object` with a `schema` beside it; others take it for plain JSON."""
+    """llama.cpp's `json_object` with a `schema` beside it. Other servers take it for plain JSON."""
     PROMPT = 2
-    """In words only."""
+    """The schema is only in the prompt."""
 
 
 class Refused(Exception):
-    """The endpoint does not take the request as it is. The text is its reason."""
+    """The endpoint rejects the request as it is. The message is the endpoint's reason."""
 
     def __init__(self, reason: str, parameter: str | None = None) -> None:
         super().__init__(reason)
         self.parameter = parameter
-        """The parameter that it names, if it names one apart from its reason."""
+        """The rejected parameter, if the endpoint reports it separately from its reason."""
 
 
 class Busy(Exception):
-    """The endpoint does not answer now; the text is its reason.
+    """The endpoint does not answer now.
 
     Args:
-        reason: what it says.
-        is_limit: it takes fewer requests than it was sent; else it is overloaded or cannot be reached.
-        headers: of its answer.
+        reason: the endpoint's reason, which is the message.
+        is_limit: True if a rate limit was exceeded; False if the endpoint is overloaded or cannot be reached.
+        headers: headers of its answer.
     """
 
     def __init__(self, reason: str, *, is_limit: bool = False, headers: Mapping[str, str] = {}) -> None:
@@ -84,20 +83,20 @@ class Busy(Exception):
 
 
 class Broken(Exception):
-    """The endpoint failed at this request. Some servers say in this way that they do not know a parameter."""
+    """The endpoint failed at this request. Some servers report an unknown parameter in this way."""
 
 
 class Unreadable(Exception):
-    """The endpoint answered, but no completion: a page, half a stream, JSON of another kind."""
+    """The endpoint's answer is not a completion: a page, half a stream, JSON of another kind."""
 
 
 @dataclass(frozen=True)
 class EndpointAnswer:
-    """A completion as it came."""
+    """A completion as the endpoint sent it."""
 
     completion: Completion
     thinking_tokens: int
-    """Tokens of thoughts among those of the completion, where the endpoint says so."""
+    """Tokens of thoughts among those of the completion; 0 if the endpoint shows none."""
     headers: Mapping[str, str]
 
 
@@ -111,16 +110,16 @@ Send = Callable[[dict[str, Any]], Awaitable[EndpointAnswer]]
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an endpoint takes. The defaults are the most that one is asked for."""
+    """The parameters that an endpoint accepts. The defaults are the most that it is ever sent."""
 
     dialect: Dialect = Dialect.JSON_SCHEMA
     limit: LimitName | None = "max_tokens"
-    """Name of the parameter for the room of an answer."""
+    """Name of the parameter for the most tokens of an answer; None if the endpoint accepts none."""
     temperature: bool = True
     seed: bool = True
 
     def without(self, parameter: str) -> list[Capabilities]:
-        """Capabilities with less and less of a parameter that is refused."""
+        """Alternatives that use less and less of a refused parameter."""
         if parameter == "response_format":
             return [replace(self, dialect=dialect) for dialect in Dialect if dialect > self.dialect]
         if parameter == self.limit:
@@ -129,13 +128,13 @@ class Capabilities:
 
     @property
     def parameters(self) -> list[str]:
-        """Names of the parameters that may be refused, as they are sent."""
+        """Names of the sent parameters that an endpoint may refuse."""
         asked = ["response_format"] if self.dialect is not Dialect.PROMPT else []
         asked += [self.limit] if self.limit else []
         return asked + [name for name in ("temperature", "seed") if getattr(self, name)]
 
     def named_by(self, refusal: Refused) -> str | None:
-        """The one parameter that a refusal is about; None if it names none, or several."""
+        """The one parameter that a refusal is about; None if it mentions none, or several."""
         if refusal.parameter in self.parameters:
             return refusal.parameter
         named = [name for name in self.parameters if _names(refusal, name)]
@@ -144,7 +143,7 @@ class Capabilities:
     def request(
         self, messages: Sequence[Message], schema: JsonObject | None, room: int, **how: float
     ) -> dict[str, Any]:
-        """The parameters of a request, the model apart. `room` is for the answer with its thoughts, in tokens."""
+        """The parameters of a request, except the model. `room` is the most tokens of the answer with its thoughts."""
         asked: dict[str, Any] = {name: value for name, value in how.items() if getattr(self, name)}
         if self.limit is not None:
             asked[self.limit] = room
@@ -153,7 +152,7 @@ class Capabilities:
             form = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
             asked["response_format"] = {"type": "json_schema", "json_schema": form}
         elif schema is not None:
-            # At the end, where it leaves the cached prefix alone.
+            # At the end, so that the cached prefix stays the same.
             wanted = f"Answer with one JSON object and nothing else. Its JSON schema: {json.dumps(schema)}"
             said[-1]["content"] += f"\n\n{wanted}"
             if self.dialect is Dialect.JSON_OBJECT:
@@ -162,16 +161,16 @@ class Capabilities:
 
 
 def most_of(request: Mapping[str, Any]) -> TokenUsage:
-    """The most tokens that a request can have."""
+    """The most tokens that a request and its answer can have."""
     texts = [str(message["content"]) for message in request["messages"]]
     room = request.get("max_tokens") or request.get("max_completion_tokens") or UNLIMITED_TOKENS
     return room_of([*texts, json.dumps(request.get("response_format", ""))], int(room))
 
 
 def thinking_tokens(found: Any) -> int:
-    """Tokens of thoughts in a chat completion as OpenAI words it; 0 where it does not tell them.
+    """Tokens of thoughts in a chat completion in OpenAI's format; 0 if it shows none.
 
-    Servers that return thoughts beside the answer often do not count them: then their length is an estimate.
+    Servers that return thoughts beside the answer often do not count them. They are then estimated by their length.
     """
     details = getattr(found.usage, "completion_tokens_details", None)
     counted = getattr(details, "reasoning_tokens", None)
@@ -183,19 +182,19 @@ def thinking_tokens(found: Any) -> int:
 
 
 class Endpoint:
-    """What is known of one model at one endpoint, shared by all who ask it in one event loop."""
+    """One model at one endpoint, with what is known of it; shared by all callers in one event loop."""
 
     def __init__(self, first: Capabilities) -> None:
         self.limiter = Limiter()
         self.capabilities: Capabilities | None = None
-        """None until it was asked, or answered without being asked."""
+        """The accepted parameters; None until a probe has found them."""
         self._first = first
         self._asking = asyncio.Lock()
         self._thinking_tokens = 0
         """Room for thoughts; 0 for a model that does not think."""
         self._most_thinking_tokens = MOST_THINKING_TOKENS
         self._effort: Literal["low"] | None = None
-        """What thoughts are asked to be once they fill the widest room."""
+        """Value of `reasoning_effort` that is sent once thoughts have filled the widest room."""
         self._takes_effort = True
 
     async def complete(
@@ -209,16 +208,16 @@ class Endpoint:
         temperature: float,
         seed: int,
     ) -> Completion:
-        """Ask. Tokens of attempts that were of no use are counted. Raises EnvironmentUnavailable.
+        """Answer the messages. The token counts include discarded answers. Raises EnvironmentUnavailable.
 
         Args:
-            name: of the model, for errors.
+            name: name of the model, for errors.
             send: sends one request.
             messages: the question.
-            schema: of the answer, or None.
-            max_tokens: room for the answer without thoughts.
-            temperature: of sampling, if the endpoint takes it.
-            seed: of sampling, if the endpoint takes it.
+            schema: schema of the answer, or None.
+            max_tokens: most tokens of the answer without thoughts.
+            temperature: sampling temperature, sent if the endpoint accepts it.
+            seed: sampling seed, sent if the endpoint accepts it.
         """
         known = await self.found(name, send) if schema is not None else self.capabilities or self._first
         asked_anew, used = 0, TokenUsage()
@@ -235,7 +234,7 @@ class Endpoint:
                     self._effort, self._takes_effort = None, False
                 elif _is_too_long(refusal) and thinking >= 2 * LEAST_THINKING_TOKENS:
                     most_thinking = thinking // 2
-                    if "context" not in str(refusal):  # else it is about this prompt
+                    if "context" not in str(refusal):  # otherwise it is about this prompt only
                         self._most_thinking_tokens = min(self._most_thinking_tokens, most_thinking)
                         self._thinking_tokens = min(self._thinking_tokens, most_thinking)
                 else:
@@ -250,14 +249,14 @@ class Endpoint:
                 return own.model_copy(update=used.model_dump())
 
     async def found(self, name: str, send: Send, *, instead_of: Capabilities | None = None) -> Capabilities:
-        """What the endpoint takes, asked once with a question that any model can answer.
+        """The parameters that the endpoint accepts. The first call probes it with a question that any model can answer.
 
-        A real request would not tell a parameter that is refused from a prompt that is too long.
+        A real request would not show whether a parameter was refused or the prompt was too long.
 
         Args:
-            name: of the model, for errors.
+            name: name of the model, for errors.
             send: sends one request.
-            instead_of: what was believed when a request was refused; it is asked anew if that is still believed.
+            instead_of: parameters of a refused request; the endpoint is probed again if they are still the known ones.
         """
         async with self._asking:
             if self.capabilities is None or self.capabilities == instead_of:
@@ -268,7 +267,7 @@ class Endpoint:
             return self.capabilities
 
     async def _asked(self, name: str, send: Send) -> Capabilities:
-        """Give up what a refusal names; if it names nothing, try each parameter by itself."""
+        """Drop the parameter that a refusal is about; if it mentions none, try each parameter by itself."""
         tried = self._first
         while True:
             try:
@@ -279,7 +278,7 @@ class Endpoint:
                     return await self._asked_one_by_one(name, send)
                 weaker = tried.without(parameter)
                 if parameter == tried.limit and parameter != self._first.limit:
-                    weaker = weaker[1:]  # the other one was refused before
+                    weaker = weaker[1:]  # the other name was refused before
                 tried = weaker[0]
 
     async def _asked_one_by_one(self, name: str, send: Send) -> Capabilities:
@@ -308,7 +307,7 @@ class Endpoint:
         return tried
 
     async def _answer(self, name: str, send: Send, request: dict[str, Any]) -> EndpointAnswer:
-        """Send until it is answered or refused. Raises Refused, EnvironmentUnavailable."""
+        """Send a request until it is answered or refused. Raises Refused, EnvironmentUnavailable."""
         began = asyncio.get_running_loop().time()
         characters = sum(len(str(message["content"])) for message in request["messages"])
         retries, reason = 0, "took too long"
@@ -339,7 +338,7 @@ class Endpoint:
                 return reply
 
     async def _hold_back(self, name: str, busy: Busy, turn: Turn, *, has_answered: bool, retries: int) -> None:
-        """Learn from an endpoint that does not answer now. Raises EnvironmentUnavailable where waiting is of no use."""
+        """Slow down for an endpoint that is busy. Raises EnvironmentUnavailable if waiting does not help."""
         wait_s = retry_after_s(busy.headers)
         if (wait_s or 0.0) > PATIENCE_S:
             raise EnvironmentUnavailable(f"{name} asks to wait {wait_s:.0f} s: it {busy}") from None
@@ -350,10 +349,10 @@ class Endpoint:
         elif retries == RETRIES:
             raise EnvironmentUnavailable(f"{name} {busy}") from None
         else:
-            await asyncio.sleep(2**retries)  # it was never there: nobody else has to wait for it
+            await asyncio.sleep(2**retries)  # it has never answered: other questions need not wait for it
 
     def _makes_room(self, reply: EndpointAnswer, thinking: int, max_tokens: int) -> bool:
-        """True if thoughts left no room for the answer, and there is more of it now or they are asked to be short."""
+        """True if thoughts left no room for the answer, and a retry can have more room or shorter thoughts."""
         said = reply.completion.text.strip()
         if said and not reply.thinking_tokens and not _is_thought(said):
             return False
@@ -372,7 +371,7 @@ class Endpoint:
 
 
 def _is_thought(said: str) -> bool:
-    """True if a text is nothing but thoughts that were cut off."""
+    """True if a text consists only of thoughts that were cut off."""
     return said.startswith("<think>") and "</think>" not in said
 
 
@@ -381,7 +380,7 @@ def _names(refusal: Refused, parameter: str) -> bool:
 
 
 def _is_too_long(refusal: Refused) -> bool:
-    """True if a refusal may be about the number of tokens that were asked for, and not about the parameter itself."""
+    """True if a refusal may be about the requested number of tokens, and not about the parameter itself."""
     said = str(refusal)
     return (
         re.search(r"token|context", said, re.IGNORECASE) is not None
@@ -398,7 +397,7 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, int],
 
 
 def endpoint_of(where: str, model: str, key: str | None, first: Capabilities = Capabilities()) -> Endpoint:
-    """The endpoint that all share who ask this model with this key in the running event loop."""
+    """The endpoint that all callers with this model and key share in the running event loop."""
     endpoints = _shared.setdefault(asyncio.get_running_loop(), {})
     name = (where, model, hash(key))
     if name not in endpoints:

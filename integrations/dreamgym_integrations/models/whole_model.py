@@ -9,16 +9,16 @@ from typing import Any
 from dreamgym.errors import InvalidInput
 
 _loading = threading.Lock()
-"""transformers 5.23 sets global state while it loads a model: two that load at once both lose what their layers share,
-and get random weights there."""
+"""Lets one model load at a time. transformers 5.23 sets global state while it loads a model: two that load at once both
+lose the weights that their layers share, and get random ones there."""
 
 
 def whole_model(folder: Path, **options: Any) -> Any:
     """The causal language model in a checkpoint folder.
 
     Args:
-        folder: as training saves it.
-        options: of transformers' `from_pretrained`.
+        folder: a folder as training saves it.
+        options: options of transformers' `from_pretrained`.
 
     Raises:
         InvalidInput: the folder lacks weights of the model; transformers alone would draw them at random.

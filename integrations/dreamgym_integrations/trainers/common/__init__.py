@@ -1,1 +1,1 @@
-"""Shared by the policy's trainers and the experience model's: checkpoints, adapters, processes, reports."""
+"""Code shared by the trainers of policy and experience model: checkpoints, adapters, processes, reports."""

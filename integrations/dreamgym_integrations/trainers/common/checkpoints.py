@@ -1,4 +1,4 @@
-"""Checkpoints on disk: which of them are whole, and how a model is saved whole or not at all."""
+"""Checkpoints on disk: finding the whole ones, and saving a model whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_with(folder: Path, last_file: str) -> Path | None:
-    """The newest whole checkpoint in a run folder: one that has the file which is written last. None without one."""
+    """The newest whole checkpoint in a run folder, which has the file that is written last. None if there is none."""
     whole = [checkpoint for checkpoint in checkpoints(folder) if (checkpoint / last_file).is_file()]
     return max(whole, key=step_of, default=None)
 
 
 def step_of(checkpoint: Path) -> int:
-    """Optimiser steps before it was saved."""
+    """Number of optimiser steps before the checkpoint was saved."""
     return int(checkpoint.name.rpartition("-")[2])
 
 
@@ -37,10 +37,10 @@ def save_model(model: Any, tokenizer: Any, folder: Path, weights: dict[str, Any]
         model: a transformers model.
         tokenizer: its tokenizer.
         folder: replaced if it exists.
-        weights: by name; None saves the model's own.
+        weights: weights by name; None saves the model's own.
 
     Raises:
-        TrainingStopped: it cannot be written.
+        TrainingStopped: the folder cannot be written.
     """
     with saving(folder), replaced_folder(folder) as new:
         model.save_pretrained(new, state_dict=weights)
@@ -49,7 +49,7 @@ def save_model(model: Any, tokenizer: Any, folder: Path, weights: dict[str, Any]
 
 @contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A path to make a new folder at, which takes the place of `folder` if the block ends without an error."""
+    """Yield a path for a new folder, which replaces `folder` if the block ends without an error."""
     new = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.unfinished")
     try:
         yield new
@@ -60,16 +60,16 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """New folders in `folder` that were cut off before they took their place; nobody may be making one."""
+    """Folders of interrupted saves in `folder`. Call it only while nothing is being saved there."""
     return list(folder.glob(".*.unfinished"))
 
 
 @contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """Raises TrainingStopped if the block cannot write `path`; what was saved before is whole."""
+    """Raise TrainingStopped if the block cannot write `path`. Earlier checkpoints stay whole."""
     try:
         yield
-    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap what the disk says
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap errors of the disk
         raise TrainingStopped(
             f"{path} cannot be saved: {error}; make room and resume from the checkpoint before it"
         ) from error

@@ -1,7 +1,7 @@
-"""The processes of a launcher such as torchrun that train one policy: what the first tells the others, how all end.
+"""The processes of a launcher such as torchrun that train one policy: how they share results, and how they end.
 
-The first process alone makes, opens and writes; the others learn of it what they need. torch is imported only where a
-launcher has started several.
+Only the first process makes, opens and writes things; the others receive what they need from it. torch is imported only
+if a launcher has started several processes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dreamgym.training.practice import Alone, ProcessGroup
 
 T = TypeVar("T")
 LAUNCHERS = ("ACCELERATE_", "FSDP_", "TORCHELASTIC_")
-"""Prefixes of the environment variables by which a launcher tells a process how to train."""
+"""Prefixes of the environment variables by which a launcher configures the training of a process."""
 PLACES = {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"}
-"""Variables by which a process finds the others, besides the numbers of them."""
+"""Environment variables by which a process finds the others, besides those with the number of processes."""
 GONE = ("Connection closed by peer", "Connection reset by peer", "remote process exited")
-"""Words in the errors of gloo and NCCL when another process has ended."""
+"""Parts of the error messages of gloo and NCCL when another process has ended."""
 
 
 class Processes:
@@ -38,7 +38,7 @@ class Processes:
             from accelerate import PartialState
         except ImportError as error:
             raise MissingPackage("training", "train") from error
-        # no limit that matters: the first process may make a warm start, or play, for hours
+        # practically no time limit: the first process may make a warm start, or play, for hours
         self._state: Any = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=1))
         self.index: int = self._state.process_index
         self.count: int = self._state.num_processes
@@ -51,25 +51,25 @@ class Processes:
         from accelerate.utils import gather_object
 
         if self._state.device.type == "cuda":
-            torch.cuda.set_device(self._state.device)  # a thread starts out on the first device
+            torch.cuda.set_device(self._state.device)  # a new thread uses the first device
         everyones: list[T] = gather_object(list(mine))
         return everyones
 
 
 class FirstFailed(TrainingStopped):
-    """The first process of several could not go on; it says why itself."""
+    """The first of several processes has failed. It reports the reason itself."""
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Sent to the others in place of what the first process could not make."""
+    """Sent to the other processes in place of a result that the first one could not make."""
 
 
 def of_first(processes: ProcessGroup, make: Callable[[], T]) -> T:
-    """Make something in the first process and return it in all; each must call this. An error there ends the others.
+    """Call `make` in the first process and return its result in all. Every process must call this.
 
     Raises:
-        FirstFailed: in the others, if it could not be made.
+        FirstFailed: in the other processes, if `make` failed in the first.
     """
     if processes.count == 1:
         return make()
@@ -91,12 +91,12 @@ def of_first(processes: ProcessGroup, make: Callable[[], T]) -> T:
 
 @contextmanager
 def joined() -> Iterator[ProcessGroup]:
-    """The processes that a launcher has started for this run; this one alone where there is no launcher.
+    """Yield the processes that a launcher has started for this run; without a launcher, this process alone.
 
     Raises:
-        InvalidInput: they are on several machines.
-        TrainingStopped: another process has ended in the middle.
-        SystemExit: the first process has failed; a word of each other one would only hide what it says.
+        InvalidInput: the processes are on several machines.
+        TrainingStopped: another process has ended during training.
+        SystemExit: the first process has failed; messages of the others would only hide its own.
     """
     if not launched():
         yield Alone()
@@ -112,7 +112,7 @@ def joined() -> Iterator[ProcessGroup]:
     except FirstFailed:
         exit_hook.code = 1
         sys.exit(1)
-    except RuntimeError as error:  # torch has no type for it
+    except RuntimeError as error:  # torch has no type of its own for this error
         if not any(words in str(error) for words in GONE):
             raise
         raise TrainingStopped(
@@ -122,13 +122,13 @@ def joined() -> Iterator[ProcessGroup]:
 
 
 class _LastExitHook:
-    """Ends the process when all that was opened in it is closed.
+    """Ends the process after everything that was opened in it is closed.
 
-    Otherwise gloo's threads, which torch 2.13 leaves running, may find Python torn down and abort a run that is done.
+    Otherwise gloo's threads, which torch 2.13 leaves running, may find Python torn down and abort a finished run.
     """
 
     code: int | None = None
-    """None leaves the end to Python."""
+    """Exit status of the process; None lets Python end it."""
 
     def __call__(self) -> None:
         if self.code is not None:
@@ -138,12 +138,12 @@ class _LastExitHook:
 
 
 def launched() -> bool:
-    """A launcher has started several processes, of which this is one."""
+    """True if this process is one of several that a launcher has started."""
     return "LOCAL_RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def in_one_process(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function that trains, in a process that knows nothing of the launcher and waits for no other."""
+    """Call a training function in a process that does not see the launcher and does not wait for other processes."""
     if not launched():
         return function(*arguments)
     from concurrent.futures import ProcessPoolExecutor
@@ -170,7 +170,7 @@ def _check_machine(processes: int) -> None:
 
 @contextmanager
 def _ending_in_order(processes: ProcessGroup) -> Iterator[None]:
-    """The first process has a server to end, also when its launcher ends it because another process failed."""
+    """Let the first process close its server, even if the launcher ends it because another process failed."""
     if processes.index:
         yield
         return

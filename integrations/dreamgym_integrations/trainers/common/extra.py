@@ -1,4 +1,4 @@
-"""A check that what every trainer needs is installed, so that their modules need not guard these imports."""
+"""A check that the packages of every trainer are installed, so that their modules need not guard these imports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ PACKAGES = ("accelerate", "datasets", "torch", "transformers", "trl")
 
 
 def check_installed(what: str) -> None:
-    """Raises MissingPackage, which names the extra `train`, if one of PACKAGES is not there."""
+    """Raise MissingPackage for the extra `train` if one of PACKAGES is not installed."""
     if any(find_spec(package) is None for package in PACKAGES):
         raise MissingPackage(what, "train")

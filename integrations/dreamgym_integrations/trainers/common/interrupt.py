@@ -1,4 +1,4 @@
-"""Ctrl-C during a training: the first one ends it after the running update and saves, the second one at once."""
+"""Ctrl-C during training: the first one saves and stops after the running update, the second one stops at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Interrupt(TrainerCallback):  # type: ignore[misc]  # transformers is not t
     """Saves and stops at the end of the update in which Ctrl-C was pressed.
 
     Args:
-        steps_per_update: optimiser steps of one update.
+        steps_per_update: number of optimiser steps of one update.
     """
 
     pressed = False
@@ -25,7 +25,7 @@ class Interrupt(TrainerCallback):  # type: ignore[misc]  # transformers is not t
         self._steps_per_update = steps_per_update
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Tell the trainer to save and to stop, if it is time to."""
+        """Make the trainer save and stop if Ctrl-C was pressed and an update is complete."""
         if self.pressed and state.global_step % self._steps_per_update == 0:
             control.should_save = control.should_training_stop = True
 
@@ -34,10 +34,10 @@ class Interrupt(TrainerCallback):  # type: ignore[misc]  # transformers is not t
 def interruptible(trainer: Any, *, steps_per_update: int = 1) -> Iterator[Interrupt]:
     """Let Ctrl-C end the training in the block after the running update, with its state saved.
 
-    With several processes Ctrl-C is the launcher's: they would not stop at the same update.
+    With several processes this does nothing, since they would not stop at the same update: the launcher handles Ctrl-C.
     """
     interrupt = Interrupt(steps_per_update)
-    is_main = threading.current_thread() is threading.main_thread()  # Python sets signal handlers in no other thread
+    is_main = threading.current_thread() is threading.main_thread()  # Python sets signal handlers only there
     if trainer.accelerator.num_processes > 1 or not is_main:
         yield interrupt
         return

@@ -1,4 +1,4 @@
-"""Training an adapter (LoRA) instead of all weights. What is saved in the end is always a whole model."""
+"""Training an adapter (LoRA) instead of all weights. The model that is saved in the end is always a whole one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dreamgym_integrations.trainers.common.trl_setup import known_warnings_ignor
 
 
 def adapter(rank: int, *, besides: str | None = None) -> Any:
-    """The adapter as TRL's trainers take it.
+    """The configuration of an adapter for TRL's trainers.
 
     Args:
-        rank: of each pair of matrices, beside every linear layer but the last.
-        besides: a module that is trained as a whole.
+        rank: rank of the pair of matrices beside every linear layer but the last.
+        besides: name of a module that is trained with all its weights.
     """
     try:
         from peft import LoraConfig
@@ -32,14 +32,14 @@ def adapter(rank: int, *, besides: str | None = None) -> Any:
 
 
 def merged(model: Any) -> Any:
-    """A copy of the model with its adapter in its weights."""
+    """A copy of the model with its adapter merged into its weights."""
     return copy.deepcopy(model).merge_and_unload()
 
 
 def merged_into(base: Path, saved_adapter: Path) -> Any:
-    """The model in folder `base`, in the precision that it has there, with a saved adapter in its weights.
+    """The model in folder `base`, in the precision that it has there, with a saved adapter merged into its weights.
 
-    An adapter may have been trained beside a copy of lower precision, which is not worth keeping.
+    The adapter may have been trained beside a copy of lower precision, which is not worth keeping.
     """
     from peft import PeftModel
 

@@ -14,11 +14,11 @@ Say = Callable[[str], None]
 
 
 class TimeLeft:
-    """Says every few seconds how much of something is done, and how long the rest will take.
+    """Reports every few seconds how much is done, and how long the rest will take.
 
     Args:
-        say: takes the line.
-        what: that which is counted, as a plural.
+        say: called with the line.
+        what: name of the counted things, in the plural.
     """
 
     def __init__(self, say: Say, what: str) -> None:
@@ -28,7 +28,7 @@ class TimeLeft:
         self._said = time.monotonic()
 
     def tell(self, done: int, total: int, more: str = "") -> None:
-        """Say it, if the last line is long enough ago."""
+        """Report the progress if the last line is at least SAY_EVERY_S old."""
         now = time.monotonic()
         if self._started is None:
             self._started = now, done
@@ -37,17 +37,17 @@ class TimeLeft:
         self._said = now
         since, first = self._started
         left = (now - since) / max(1, done - first) * (total - done)
-        # no forecast from the first few: retrieval embeds all keys at the first call
+        # no forecast from the first 2 %: retrieval embeds all keys at the first call
         forecast = f", {left / 60:.0f} min left" if done > total / 50 else ""
         self._say(f"    {done} of {total} {self._what}{more}{forecast}")
 
 
 class UpdatesDone(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Calls `tell` with the updates done and those in all: after every 25th, and sooner where they take long.
+    """Calls `tell` with the number of updates done and of all: after every 25th, and sooner if they take long.
 
     Args:
-        tell: takes both numbers.
-        clock: gives seconds.
+        tell: called with both numbers.
+        clock: returns seconds.
     """
 
     def __init__(self, tell: Callable[[int, int], None], clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""Metrics for other programs: the lines of metrics.jsonl, sent to TensorBoard or Weights & Biases as well."""
+"""Metrics for other programs: the lines of metrics.jsonl also go to TensorBoard or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Report = Callable[[JsonObject], None]
 
 @contextmanager
 def reporting(kinds: Sequence[str], out: Path, config: JsonObject) -> Iterator[Report]:
-    """A function that takes each line of the record. Raises MissingPackage where a package is not there."""
+    """Yield a function that reports one line of the record. Raises MissingPackage if a package is not installed."""
     with ExitStack() as stack:
         opened = {"tensorboard": _tensorboard, "wandb": _wandb}
         reports = [stack.enter_context(opened[kind](out, config)) for kind in kinds]

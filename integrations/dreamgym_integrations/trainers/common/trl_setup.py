@@ -22,14 +22,14 @@ def base_options(
     bf16: bool = False,
     gradient_checkpointing: bool = False,
 ) -> dict[str, Any]:
-    """Arguments of every trainer's config: on a CPU or a GPU, no report, no progress bar.
+    """Arguments of every trainer's config: CPU or GPU, no reports, no progress bar.
 
     Args:
-        folder: for the trainer's own files.
-        steps: optimiser steps.
-        learning_rate: the highest one.
+        folder: folder for the trainer's own files.
+        steps: number of optimiser steps.
+        learning_rate: highest learning rate.
         seed: fixes every random draw of the trainer.
-        bf16: compute in 16-bit floats, with weights of 32.
+        bf16: compute in 16-bit floats; the weights keep 32 bits.
         gradient_checkpointing: compute activations again instead of keeping them.
     """
     return {
@@ -46,7 +46,7 @@ def base_options(
 
 
 def run_trainer(trainer: Any, checkpoint: Path | None = None) -> None:
-    """Train, from a checkpoint if one is given, without a printed line per log."""
+    """Train, from a checkpoint if one is given, without printing a line per log."""
     trainer.remove_callback(PrinterCallback)
     with known_warnings_ignored(), _labels_alone_scored(), _no_cudnn_attention():
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -54,7 +54,7 @@ def run_trainer(trainer: Any, checkpoint: Path | None = None) -> None:
 
 @contextmanager
 def known_warnings_ignored() -> Iterator[None]:
-    """For making a trainer with an adapter, and for training."""
+    """Ignore known warnings while a trainer with an adapter is made, and during training."""
     with warnings.catch_warnings():
         # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
@@ -63,10 +63,10 @@ def known_warnings_ignored() -> Iterator[None]:
 
 @contextmanager
 def _labels_alone_scored() -> Iterator[None]:
-    """Compare with the vocabulary only the positions that are learned, which are few beside prompts and tools' answers.
+    """Compute logits only at the positions that are learned, which are few compared with prompts and tools' answers.
 
-    TRL 1.16 does so on a GPU. Elsewhere it takes all positions, for devices that compile anew for each number of them,
-    which a CPU does not.
+    TRL 1.16 does so on a GPU. Elsewhere it computes them at all positions, for devices that compile again for each
+    number of positions. A CPU does not.
     """
     kept = trl_utils._use_triton
     trl_utils._use_triton = lambda device: True
@@ -78,10 +78,10 @@ def _labels_alone_scored() -> Iterator[None]:
 
 @contextmanager
 def _no_cudnn_attention() -> Iterator[None]:
-    """Let other kernels than cuDNN's compute attention.
+    """Turn off cuDNN's attention kernel.
 
-    On an H100 or H200, from torch 2.11 on, cuDNN's gradient under a mask is NaN where a sequence is 64 longer than a
-    multiple of 128 and the attention scores are very negative, as in Qwen2.5 (pytorch issue 196678).
+    On an H100 or H200, from torch 2.11 on, its gradient under a mask is NaN if a sequence is 64 longer than a multiple
+    of 128 and the attention scores are very negative, as in Qwen2.5 (pytorch issue 196678).
     """
     kept = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,7 +1,7 @@
-"""The data of a fit: its settings, and the rows that they make of the recordings.
+"""The data of a fit: its settings, and the training rows made from the recordings.
 
-What is unfinished lives in `OUT.partial`, rows included: a resumed fit learns from the same ones, whatever has been
-recorded since.
+An unfinished fit is in `OUT.partial`, with its rows. A resumed fit learns from these rows, whatever has been recorded
+since.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ TINY = "tiny"
 EVALUATIONS = 20
 """Number of times that the held-out loss is measured over a whole run."""
 HELD_OUT_ROWS = 200
-"""At most this many held-out rows, spread over all, are measured each time."""
+"""Most held-out rows of one measurement; they are spread evenly over all."""
 
 
 class FitSettings(Frozen):
-    """All that decides what a fitted model becomes, beside the recordings."""
+    """The settings that, with the recordings, determine a fitted model."""
 
     base: str
     """`tiny`, `local`, a .gguf file, or a checkpoint folder."""
@@ -51,22 +51,22 @@ class FitSettings(Frozen):
     without: tuple[Part, ...] = ()
     lora: bool = False
     steps: int = Field(default=1500, ge=1)
-    """Updates at most: it ends earlier where the held-out loss no longer falls."""
+    """Most updates. Training ends earlier if the held-out loss no longer falls."""
     batch: int = Field(default=16, ge=1)
-    """Rows of an update, over all processes."""
+    """Rows per update, over all processes."""
     micro_batch: int = Field(default=8, ge=1)
     """Rows that a process computes at once."""
     learning_rate: float = Field(default=3e-3, gt=0)
     max_tokens: int = Field(default=2048, ge=16)
-    """Longer rows are left out."""
+    """Most tokens of a row; longer rows are left out."""
     held_out: float = Field(default=0.1, ge=0, le=1)
     patience: int = Field(default=4, ge=1)
-    """Measurements of the held-out loss without a better one."""
+    """Number of measurements of the held-out loss without an improvement, after which training ends."""
     seed: int = 0
 
 
 class PreparedFit(Frozen):
-    """A fit before training: its settings, and figures of the rows that were made of the recordings."""
+    """A fit before training: its settings, and figures about the rows made from the recordings."""
 
     settings: FitSettings
     env: str
@@ -78,13 +78,13 @@ class PreparedFit(Frozen):
     held_out_rows: int
     too_long: int
     contradicted: int
-    """Known calls that another recording contradicts: the same was done, something else happened. They are learned."""
+    """Number of known calls with another outcome in another recording. They are learned all the same."""
     tokens: int
     longest: int
     longest_answer: int = 0
-    """Tokens of the longest answer that is learned; 0: made by a version that did not count them."""
+    """Tokens of the longest answer that is learned; 0 if the fit was prepared by a version that did not count them."""
     seconds: float
-    """Spent on retrieval and tokenisation."""
+    """Seconds of retrieval and tokenisation."""
 
 
 def working_folder(out: Path) -> Path:
@@ -102,13 +102,13 @@ def prepare(
     resume: bool = False,
     say: Say = lambda text: None,
 ) -> PreparedFit:
-    """Make the rows, and the untrained model if it is made here; a resumed fit takes those it had.
+    """Make the rows, and the untrained model if the base is `tiny`. A resumed fit keeps those it has.
 
-    Of several processes the first makes them for all.
+    With several processes, the first makes them for all.
 
     Raises:
-        InvalidInput: the folder is taken, there is nothing to learn or to hold out, or the base cannot be used.
-        FirstFailed: in the other processes, if the first could not.
+        InvalidInput: the folder exists already, there is nothing to learn or to hold out, or the base cannot be used.
+        FirstFailed: in the other processes, if the first one failed.
     """
 
     def begin() -> PreparedFit:
@@ -125,7 +125,7 @@ def prepare(
         try:
             return _prepared(spec, known, held_out, work, settings, encoder, say)
         except BaseException:
-            shutil.rmtree(work, ignore_errors=True)  # a fit could not be continued with what is in it
+            shutil.rmtree(work, ignore_errors=True)  # a fit could not be continued with its contents
             raise
 
     return of_first(Processes(), begin)
@@ -188,7 +188,7 @@ def _prepared(
             "raise --max-tokens, or record more episodes"
         )
     Dataset.from_list([one.model_dump() for one in train]).save_to_disk(str(work / "rows" / "train"))
-    # so few that all measurements together cost a quarter of the training: a row forward is a third of an update's
+    # few enough that all measurements cost a quarter of the training: a forward pass is a third of a row's update
     measured = min(HELD_OUT_ROWS, max(16, settings.steps * settings.batch * 3 // (4 * EVALUATIONS)))
     every = -(-len(test) // measured)
     Dataset.from_list([one.model_dump() for one in test[::every]]).save_to_disk(str(work / "rows" / "held_out"))
@@ -212,7 +212,7 @@ def _prepared(
 
 
 def _base(name: str) -> Path:
-    """The checkpoint folder that `--base` names; `tiny` is made from the rows instead."""
+    """The checkpoint folder for `--base`, except for `tiny`, which is made from the rows."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         check_tokenizer(folder)

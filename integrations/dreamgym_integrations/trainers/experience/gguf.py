@@ -1,6 +1,6 @@
-"""A GGUF file as an ordinary checkpoint folder, which can be trained: its weights, de-quantised once and kept.
+"""Turns a GGUF file into an ordinary checkpoint folder, which can be trained: its weights are de-quantised and kept.
 
-Training continues from what the quantised weights say; the precision that was lost stays lost.
+Training starts from the quantised values; the precision that quantisation lost does not come back.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dreamgym_integrations.trainers.common.checkpoints import replaced_folder
 
 
 def dequantised(name: str) -> Path:
-    """The folder of a model that `local`, `local:1.5b` or a .gguf file names; made at the first call.
+    """The checkpoint folder of `local`, `local:1.5b` or a .gguf file; the first call makes it.
 
     Raises:
-        InvalidInput: there is no such file, or transformers cannot read its architecture.
+        InvalidInput: the file does not exist, or transformers cannot read its architecture.
         MissingPackage: gguf is not installed.
     """
     file = Path(name).expanduser() if name.endswith(".gguf") else weights.path_of(weights.find(name))
@@ -44,7 +44,7 @@ def _write(file: Path, folder: Path) -> None:
         )
     except (ValueError, KeyError, NotImplementedError) as error:
         raise InvalidInput(f"--base: transformers cannot read {file}: {error}") from error
-    # transformers 5.23 refuses to save what it has de-quantised while it remembers that
+    # transformers 5.23 refuses to save a de-quantised model that has these attributes
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

@@ -1,4 +1,4 @@
-"""From a trained checkpoint to a folder that `--model` takes: what it was fitted to, how true it is, and its card."""
+"""Completes a trained checkpoint for `--model`: adds what it was fitted to, its measured fidelity, and its card."""
 
 from __future__ import annotations
 
@@ -85,20 +85,20 @@ def finish(
     steps: int,
     say: Say = lambda text: None,
 ) -> None:
-    """Write what the trained folder lacks, then make it `out`.
+    """Write the missing files into the trained folder, then move it to `out`.
 
     Args:
         spec: the environment.
         recorded: all trajectories that the fit began with.
-        out: where the model goes.
-        prepared: what it was made from.
+        out: folder of the finished model.
+        prepared: the fit before training.
         losses: the trainer's log.
-        encoder: for retrieval, as in training.
-        steps: how many held-out steps are predicted for the card.
-        say: told what happens.
+        encoder: encoder for retrieval, the same as in training.
+        steps: number of held-out steps that are predicted for the card.
+        say: called with each line of progress.
 
     Raises:
-        InvalidInput: recordings are gone.
+        InvalidInput: recordings of the fit no longer exist.
     """
     work = working_folder(out)
     trained = work / "trained"
@@ -212,7 +212,7 @@ def _card(
 
 
 def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str:
-    """The card's table of how true the model is, beside the model that copies the nearest recording."""
+    """The card's table of the model's fidelity, compared with a model that copies the nearest recording."""
     steps = len(measured["fitted"])
     if not steps:
         return "Nobody has measured it."

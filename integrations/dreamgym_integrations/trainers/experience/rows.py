@@ -1,7 +1,8 @@
 """Recorded transitions as training rows: asked as in a dream, answered as recorded.
 
-The question is the one that DreamEnvironment puts to its model, with the episode itself out of its view, so a row's
-prompt has the very tokens that the fitted model is asked with. Where no model would be asked, there is no row.
+The question is the one that DreamEnvironment asks its model, without the episode itself among the recordings. So a
+row's prompt has exactly the tokens that the fitted model is asked with. If a dream would not ask its model, there is no
+row.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class TokenRow(Frozen):
 
 
 class _Asked(PredictionError):
-    """Ends a step at the question: the answer is recorded."""
+    """Ends a step once its question is known: the answer is already recorded."""
 
 
 class _Questions:
-    """An experience model that keeps the question and answers none."""
+    """An experience model that keeps the question and does not answer it."""
 
     name = "recorded"
     learns_from_dreams = False
@@ -79,16 +80,16 @@ async def examples(
     seed: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AsyncIterator[Example]:
-    """Every call of the trajectories that a model would be asked about.
+    """Yield an example for every recorded call that a dream would ask its model about.
 
     Args:
         spec: the environment.
-        buffer: what is retrieved from; of a trajectory that is in it, nothing is.
-        trajectories: what is learned, or held out.
-        demonstrations: how many transitions are shown.
+        buffer: recordings to retrieve from, except those of the trajectory itself.
+        trajectories: the trajectories to learn or to hold out.
+        demonstrations: number of transitions that are shown.
         without: parts that are left out of the question and the answer.
-        seed: fixes the draws of retrieval, differently for each trajectory.
-        on_progress: hears of the calls that are done, and of all.
+        seed: fixes the random draws of retrieval, differently for each trajectory.
+        on_progress: called with the number of calls done, and of all calls.
     """
     tools = Tools(spec)
     total, done = sum(len(one.transitions) for one in trajectories), 0
@@ -115,7 +116,7 @@ async def examples(
 
 
 def row(tokenizer: Any, example: Example, *, whole: bool = False) -> TokenRow:
-    """The tokens of an example; only the answer and its end are learned, or the `whole` of it."""
+    """The tokens of an example. Only the answer and its end are learned, or everything if `whole`."""
     prompt = prompt_ids(tokenizer, example.messages)
     said = answer_ids(tokenizer, example)
     return TokenRow(input_ids=[*prompt, *said], labels=[*(prompt if whole else [IGNORED] * len(prompt)), *said])

@@ -1,8 +1,8 @@
 """A tiny experience model from scratch: half a million parameters that read and write any text.
 
-It is real in every part but its size: a transformers checkpoint with a tokenizer and a chat template, trained by the
-same trainer as any other. The tokenizer is a byte-level BPE, learned from the rows, that keeps digits apart. A JSON key
-and what stands around it may become one token: rows are JSON, and half as long for it.
+Only its size is unusual: it is a transformers checkpoint with a tokenizer and a chat template, trained by the same
+trainer as any other. The tokenizer is a byte-level BPE, learned from the rows, with one token per digit. A JSON key and
+the characters around it may become one token, which halves the length of the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from dreamgym_integrations.trainers.experience.rows import Example
 
 PAD, END, *ROLES = ("\x1dpad\x1d", "\x1dend\x1d", "\x1dsystem\x1d", "\x1duser\x1d", "\x1dassistant\x1d")
-"""Control characters are escaped in JSON, so nothing that an agent or a recording says can be read as one of these."""
+"""Special tokens. JSON escapes their control characters, so no text of an agent or a recording can be read as one."""
 
 TEMPLATE = (
     "{% for m in messages %}{{ '\x1d' + m.role + '\x1d' + m.content }}"
@@ -34,13 +34,13 @@ PIECES = "|".join(
         r"[^A-Za-z0-9]",
     )
 )
-"""What tokens are made within: a JSON key or a tag with what stands around it, a word, a digit, any other character."""
+"""Pieces that no token crosses: a JSON key or tag with the characters around it, a word, a digit, another character."""
 HIDDEN = 96
 LAYERS = 3
 
 
 def create_tiny_model(examples: Iterable[Example], folder: Path, *, max_tokens: int, seed: int) -> None:
-    """Write an untrained tiny model whose tokenizer has learned from these examples."""
+    """Write an untrained tiny model whose tokenizer is learned from these examples."""
     tokenizer = _tokenizer(examples)
     torch.manual_seed(seed)
     config = LlamaConfig(

@@ -1,11 +1,11 @@
 """Supervised fine-tuning of an experience model on recorded transitions (paper, eq. 5), through TRL's SFTTrainer.
 
 The target of a row is the reasoning, then the next state (its changes, if it is explicit), then the outcome. The loss
-as printed in the paper has neither a reward term nor the task, although eq. 4 predicts the one and depends on the
-other: ours puts `terminated` and `success` into the target after the state, and the task into the prompt.
+as printed in the paper has neither a reward term nor the task, although eq. 4 predicts the reward and depends on the
+task. Ours puts `terminated` and `success` into the target after the state, and the task into the prompt.
 
-Every process of a launcher such as `accelerate launch` runs all of this; the first one alone writes what is not TRL's
-own.
+Every process of a launcher such as `accelerate launch` runs this module. Only the first one writes files of our own;
+TRL writes its own files.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _config(work: Path, settings: FitSettings) -> SFTConfig:
 
 
 class _Patience(EarlyStoppingCallback):  # type: ignore[misc]  # transformers is not typed
-    """Early stopping that survives a resume: it counts again from the log."""
+    """Early stopping that survives a resume: its count is recomputed from the log."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         super().on_train_begin(args, state, control, **more)
@@ -131,7 +131,7 @@ class _Patience(EarlyStoppingCallback):  # type: ignore[misc]  # transformers is
 
 
 class _Speaker(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Says the losses and the time that is left."""
+    """Reports the losses and the remaining time."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -139,7 +139,7 @@ class _Speaker(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
         self._losses = ""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Say each held-out loss; remember the training loss."""
+        """Report each held-out loss; remember the training loss."""
         if not state.is_world_process_zero or not logs:
             return
         if "loss" in logs:
@@ -148,6 +148,6 @@ class _Speaker(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
             self._say(f"    update {state.global_step}{self._losses}, held-out loss {float(logs['eval_loss']):.4f}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Say how many updates are done, and how long the rest will take."""
+        """Report how many updates are done, and how long the rest will take."""
         if state.is_world_process_zero:
             self._progress.tell(state.global_step, state.max_steps, self._losses)

@@ -1,12 +1,12 @@
-"""Plays a policy's episodes through an agent of its owner's, which is not changed for it.
+"""Plays a policy's episodes through the user's own agent, which needs no change.
 
-The agent is told an episode's URL and the policy's, as anywhere else. An agent that crashes or hangs ends its own
-episode and no other; one that blocks the event loop, such as by `time.sleep`, stops them all.
+The agent gets the URLs of its episode and of the policy, as usual. An agent that crashes or hangs ends only its own
+episode; one that blocks the event loop, such as by `time.sleep`, stops all of them.
 
-What an episode that an agent crashed in is worth follows from what was seen of it. Where the policy had spoken, and its
-endpoint and the environment had answered all that they were asked, its words are what the agent could not bear: the
-episode is worth what it had earned, which is learned from. Any other end has no reward: a crash before the first word,
-a request that was refused, an environment that was unavailable, an agent that hung, a failure of the network or a file.
+A crash of the agent is blamed on the policy if the policy had answered, and its endpoint and the environment had
+answered every request. The episode then keeps the reward that it had earned, and is learned from. Any other failure
+leaves it without a reward: a crash before the policy's first answer, a refused request, an unavailable environment, an
+agent that hung, a failure of the network or a file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIMIT_S = 3_600.0
 FAILED = frozenset({StopReason.ERROR, StopReason.CLOSED})
 """Stop reasons of episodes whose reward is unknown."""
 UNAVAILABLE = "The environment is currently unavailable"
-"""Begins a server's answer to a call that had no effect; the crash of an agent over it quotes it."""
+"""Beginning of a server's answer to a call that had no effect. The error of an agent that crashes over it quotes it."""
 
 
 class AgentFailed(Exception):
@@ -44,10 +44,10 @@ class AgentPlayer:
 
     Args:
         agent: as `load_agent` finds it.
-        policy: its weights may change from one `play` to the next.
-        codec: how to talk to it.
-        url: of the server that has the environment, with its token; the agent is given the URL of its episode alone.
-        env: the environment's name there.
+        policy: the policy; its weights may change from one `play` to the next.
+        codec: codec of the policy.
+        url: address of the environment's server, with its token; the agent gets only the URL of its episode.
+        env: name of the environment on that server.
         limit_s: an agent that takes longer is stopped.
     """
 
@@ -77,9 +77,9 @@ class AgentPlayer:
         sampling_seed: int,
         first: int = 0,
     ) -> list[Rollout]:
-        """All at once. Raises what the policy itself failed with; whatever else fails is in the rollouts.
+        """Play all episodes at once. Raises the policy's own error; any other failure is in the rollouts.
 
-        With `first`, these are the episodes from that number on, and are sampled as they would be among all.
+        `first` is the number of the first episode. Episodes from that number on are sampled as they would be among all.
         """
         endpoint = PolicyEndpoint(self._policy, self._codec)
         async with endpoint, ControlClient(self._url) as control, asyncio.TaskGroup() as playing:
@@ -128,7 +128,7 @@ class AgentPlayer:
         return rollout
 
     async def _ended(self, control: ControlClient, started: Started, session: PolicySession) -> EpisodeState:
-        """The end of the episode, as the server has it. Raises AgentFailed where nobody can say what it was worth."""
+        """Run the agent; return the final state of the episode. Raises AgentFailed if its reward is unknown."""
         playing = begin(self._agent, started, session.url)
         try:
             await asyncio.wait([playing], timeout=self._limit_s)
@@ -141,7 +141,7 @@ class AgentPlayer:
             return await control.finish(self._env, started.episode, answer="" if answer is None else str(answer))
         state = await control.read(self._env, started.episode)
         if state.stop_reason is not None:
-            return state  # what an agent does once its episode is over changes nothing about it
+            return state  # whatever an agent does after the end of its episode does not change the episode
         if crash is not None and _caused_by_policy(crash, session):
             if (kind := type(crash).__name__) not in self._logged:
                 self._logged.add(kind)
@@ -165,10 +165,10 @@ class AgentPlayer:
 
 
 def _caused_by_policy(crash: BaseException, session: PolicySession) -> bool:
-    """True if the agent can only have crashed over what the policy wrote."""
-    # The reward of such an episode is learned from, so whatever else may have caused the crash must be ruled out, or
-    # the policy is punished for it: no answer was given yet, an answer was refused, a file or the network failed, or
-    # the environment was away. The last is known by its text alone, since clients raise types of their own for it.
+    """True if only the policy's answers can have crashed the agent."""
+    # The reward of such an episode is learned from, so every other cause of the crash must be ruled out, or the policy
+    # is punished for it: no answer was given yet, a request was refused, a file or the network failed, or the
+    # environment was unavailable. The last is recognised by its text, since clients raise types of their own for it.
     if session.conversations.last is None or session.failed:
         return False
     return not any(
@@ -177,7 +177,7 @@ def _caused_by_policy(crash: BaseException, session: PolicySession) -> bool:
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception, those that it was raised from, and those in its group."""
+    """Yield the exception, those that it was raised from, and those in its group."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -191,12 +191,12 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def seed_of_answer(sampling_seed: int, episode: int, number: int) -> int:
-    """Sampling seed of the `number`-th answer in the `episode`-th of the episodes that begin together."""
+    """Sampling seed of answer `number` in episode `episode` of those that begin together."""
     return draw_seed(draw_seed(sampling_seed, episode), number)
 
 
 def _fill(rollout: Rollout, state: EpisodeState) -> None:
-    """Fill in what the server recorded of the episode."""
+    """Copy the server's record of the episode into the rollout."""
     trajectory = state.trajectory
     assert trajectory is not None, "a finished episode has a trajectory"
     rollout.total_reward, rollout.is_unjudged = state.reward or 0.0, state.reward is None

@@ -1,7 +1,7 @@
-"""Prompts that wait at the same time are sampled in one batch, and one batch at a time.
+"""Batches of prompts: those that wait at the same time are sampled together, one batch at a time.
 
-A batch costs a model little more than a single prompt, and a prompt that just misses one waits for all of it. So a
-batch waits a little for those who are about to ask: episodes that came back from one batch meet again in the next.
+A batch costs a model little more than a single prompt, and a prompt that just misses a batch waits for all of it. So a
+batch waits a little for prompts that are about to come: the episodes of one batch meet again in the next.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from dreamgym.training.rollout import Generation, Policy
 
 FIRST_S = 10.0
-"""Assumed duration of a batch before there was one: agents that begin together take their time to connect."""
+"""Assumed duration of a batch before the first one: agents that begin together need time to connect."""
 PAUSE, PAUSE_S = 0.1, 0.02
-"""A batch starts when nobody new has come for this share of the time that the last one took, at least so long, …"""
+"""A batch starts if no new prompt comes for this share of the time that the last batch took, at least for PAUSE_S."""
 PAUSE_FOR_ALL = 0.3
-"""… or for this share where the last one had all in it, who are then likely to come back together, …"""
+"""Share in place of PAUSE if the last batch had the prompts of all callers, who then probably come back together."""
 WAIT_S = 1.0
-"""… or when it has waited for as long as that one took, at least so long, or as soon as all who may ask wait."""
+"""A batch waits at most as long as the last one took, or this long if that is more; it starts once all callers wait."""
 
 
 class PolicyFailed(Exception):
-    """The policy raised an exception, which the message names."""
+    """The policy raised an exception, which the message contains."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class _Asking:
 
 
 class Batches:
-    """Samples for many who ask at any time, in batches.
+    """Samples in batches for many callers, who may ask at any time.
 
     Args:
-        policy: is called in a thread, never twice at a time.
+        policy: called in a thread, never twice at a time.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -55,7 +55,7 @@ class Batches:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sample for as long as the block lasts; a batch under way is awaited, for its policy must not change."""
+        """Sample until the block ends, then wait for the running batch, since its policy must not change."""
         task = asyncio.create_task(self._run())
         try:
             yield
@@ -66,7 +66,7 @@ class Batches:
                 await task
 
     def expect(self, askers: int) -> None:
-        """Set how many may ask; a batch that all of them wait for starts at once."""
+        """Set the number of callers; a batch that all of them wait for starts at once."""
         self._askers = askers
         self._came.set()
 
@@ -88,7 +88,7 @@ class Batches:
                     await self._sample(batch)
 
     async def _met(self) -> None:
-        """Until somebody asks, and others who were about to ask do so as well."""
+        """Wait until a prompt has come, and others that were about to come as well."""
         await self._came.wait()
         clock = asyncio.get_running_loop().time
         latest = clock() + max(WAIT_S, self._took_s)

@@ -1,8 +1,8 @@
 """An agent's conversations with its policy as segments of tokens.
 
-A request that continues a conversation is recognised by what it says, whatever the client made of its form: the
-segment then grows by the tokens of what is new, and nothing in it is encoded twice. A request that continues none
-begins a segment; one that goes back to an earlier answer begins a segment with the tokens up to there.
+A request that continues a conversation is recognised by its content, in whatever form the client sends it. The segment
+then grows by the tokens of the new messages, and nothing in it is encoded twice. A request that continues no
+conversation begins a segment. One that goes back to an earlier answer begins a segment with the tokens up to it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class ConversationCodec(Protocol):
 
     @property
     def knows_tools(self) -> bool:
-        """Tools can be shown to the policy, and it calls them as `<tool_call>{JSON}</tool_call>`."""
+        """True if the policy can be shown tools, and calls them as `<tool_call>{JSON}</tool_call>`."""
 
     def conversation(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> list[int]:
-        """A whole conversation up to where the policy speaks next. Raises InvalidInput."""
+        """The tokens of a whole conversation, up to where the policy speaks next. Raises InvalidInput."""
 
     def added(self, messages: Sequence[JsonObject], *, ended: bool) -> list[int]:
-        """The tokens of what others said since the policy's last turn; `ended`: it closed it. Raises InvalidInput."""
+        """The tokens of the messages since the policy's last turn, which it closed if `ended`. Raises InvalidInput."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The policy's words, without special tokens."""
+        """The text of the policy's tokens, without special tokens."""
 
     def ended(self, ids: Sequence[int]) -> bool:
-        """The policy closed its turn with the end-of-turn token."""
+        """True if the policy closed its turn with the end-of-turn token."""
 
 
 class SpokenCodec(Protocol):
@@ -55,18 +55,18 @@ class SpokenCodec(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """A conversation that is longer is at its end."""
+        """Number of tokens at which a conversation is over."""
 
     def conversations(self) -> EpisodeConversations:
-        """Those of a new episode."""
+        """Begin the conversations of an episode."""
 
     def ended(self, ids: Sequence[int]) -> bool:
-        """The policy closed its turn with the end-of-turn token."""
+        """True if the policy closed its turn with the end-of-turn token."""
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """An answer of the policy, as a place from which a conversation can go on."""
+    """An answer of the policy, as a place from which a conversation can continue."""
 
     segment: Segment
     length: int
@@ -91,7 +91,7 @@ class _Placed(Prompt):
     """A request with its place among the conversations."""
 
     key: bytes
-    """Stands for the whole conversation up to here."""
+    """Key of the whole conversation up to here."""
     since: _Turn | None
     """The policy's answer that this request continues, if it continues one."""
 
@@ -100,24 +100,24 @@ class EpisodeConversations(Protocol):
     """All conversations of one episode with a policy, as its endpoint keeps them."""
 
     segments: list[Segment]
-    """In the order in which they were begun."""
+    """The segments, in the order in which they were begun."""
     last: Segment | None
-    """The one that the policy spoke in last."""
+    """The segment that the policy spoke in last."""
     unheard: int
-    """Number of calls that nobody could run."""
+    """Number of calls that could not be run."""
 
     def prompt(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Prompt:
-        """A request as tokens. Raises InvalidInput where the policy cannot read it."""
+        """A request as tokens. Raises InvalidInput if the policy cannot read it."""
 
     def record(self, prompt: Prompt, sampled: Generation) -> Reply:
-        """Keep what the policy sampled, and return it as the reply to the request; `prompt` is one of these."""
+        """Keep what the policy sampled, and return it as the reply to the request, which `prompt()` returned."""
 
 
 class Conversations:
-    """The conversations of a policy that reads whole ones, see `EpisodeConversations`.
+    """The conversations of a policy that reads all messages, see `EpisodeConversations`.
 
     Args:
-        codec: the policy's.
+        codec: codec of the policy.
     """
 
     def __init__(self, codec: ConversationCodec) -> None:
@@ -128,7 +128,7 @@ class Conversations:
         self.unheard = 0
 
     def prompt(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Prompt:
-        """A request as tokens. Raises InvalidInput where the policy cannot read it."""
+        """A request as tokens. Raises InvalidInput if the policy cannot read it."""
         check_tools(tools, knows_tools=self._codec.knows_tools)
         plain = [plain_message(message) for message in messages]
         shown = plain if self._codec.knows_tools else without_tool_calls(plain)
@@ -166,7 +166,7 @@ class Conversations:
 
 
 def plain_message(message: JsonObject) -> JsonObject:
-    """A message as chat templates want it: known role, text as content, arguments as an object; nothing else."""
+    """A message as chat templates expect it: known role, text as content, arguments as an object; nothing else."""
     role = ROLES.get(str(message.get("role")), message.get("role"))
     if role not in {"system", "user", "assistant", "tool"}:
         raise InvalidInput(f"expected a message of system, user, assistant or tool, got role {role!r}")
@@ -197,13 +197,13 @@ def _call(call: JsonValue) -> JsonObject:
         raise InvalidInput("expected each of 'tool_calls' to have a 'function'")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        with suppress(ValueError):  # what is no JSON is shown to the policy as it is
+        with suppress(ValueError):  # text that is not JSON is shown to the policy as it is
             arguments = json.loads(arguments or "{}")
     return {"type": "function", "function": {"name": function.get("name"), "arguments": arguments or {}}}
 
 
 def _keys(messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Iterator[bytes]:
-    """One key per number of messages, from none to all."""
+    """Yield the key of each beginning of a conversation, from no message to all."""
     key = _digest(json.dumps(tools, sort_keys=True).encode())
     yield key
     for message in messages:
@@ -212,7 +212,10 @@ def _keys(messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Iterat
 
 
 def _key(before: bytes, message: JsonObject) -> bytes:
-    """Equal for messages that say the same; a turn that says nothing, which some clients leave out, changes nothing."""
+    """The key after one more message; equal content has equal keys.
+
+    An empty turn of the assistant, which some clients leave out, does not change the key.
+    """
     content = str(message["content"]).strip()
     calls = message.get("tool_calls")
     if message["role"] == "assistant" and not content and not calls:
@@ -222,7 +225,7 @@ def _key(before: bytes, message: JsonObject) -> bytes:
 
 
 def _number_free(value: JsonValue) -> JsonValue:
-    """The value with 1.0 as 1: JavaScript knows no difference."""
+    """The value with 1.0 replaced by 1, since JavaScript does not distinguish them."""
     if isinstance(value, dict):
         return {name: _number_free(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
 """Direct preference optimisation of a policy on recorded play, through TRL's DPOTrainer.
 
-A preference is about one step: in the conversation of an episode that succeeded, its action is preferred to one that
-was taken from the same state of the same world and was refused, or belonged to an episode that failed. Rows are
-tokenised by the codec that the rollout uses. The reference is the start policy.
+A preference is about one step of an episode that succeeded. Its action is preferred to an action that was taken in the
+same state of the same world and was refused, or belonged to an episode that failed. The codec of the rollout tokenises
+the rows. The reference is the start policy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dreamgym_integrations.trainers.policy.pointer.model import restore_own_head
 from dreamgym_integrations.trainers.policy.sft import options
 
 Place = tuple[str, str, str]
-"""World, instruction and state: where an action is better or worse than another."""
+"""World, instruction and state in which two actions are compared."""
 
 
 def prefer(
@@ -42,11 +42,11 @@ def prefer(
     beta: float = 0.1,
     on_progress: Callable[[int, int], None] = lambda step, steps: None,
 ) -> None:
-    """Teach the policy in `base` what recordings prefer, and save it to `out`.
+    """Train the policy in `base` on the preferences of recordings, and save it to `out`.
 
     Args:
-        beta: how strongly the start policy holds it back.
-        on_progress: called now and then with the updates done and those in all; see `UpdatesDone`.
+        beta: how strongly the policy is kept near the start policy.
+        on_progress: called now and then with the number of updates done and of all; see `UpdatesDone`.
 
     Raises:
         InvalidInput: no two recorded actions can be compared.
@@ -67,7 +67,7 @@ def prefer(
 
 
 class _Tokenised(DPOTrainer):  # type: ignore[misc]  # TRL is not typed
-    """Takes rows that are tokens already; TRL would make them of text with a template of its own choice."""
+    """A DPO trainer for rows that are tokens already; TRL would tokenise text with a template of its own choice."""
 
     def _prepare_dataset(self, dataset: Dataset, *_: object, **__: object) -> Dataset:
         return dataset
@@ -76,12 +76,13 @@ class _Tokenised(DPOTrainer):  # type: ignore[misc]  # TRL is not typed
 def preferences(
     spec: EnvironmentSpec, codec: PolicyCodec, trajectories: Sequence[Trajectory]
 ) -> list[dict[str, list[int]]]:
-    """All that the recordings prefer: `prompt_ids`, `chosen_ids` and `rejected_ids` of each, none of them twice.
+    """All preferences in the recordings, without duplicates: `prompt_ids`, `chosen_ids` and `rejected_ids` of each.
 
-    An episode that nobody judged has not failed. It is left out, unless the environment ends what is accomplished.
+    An episode that nobody judged has not failed. It is left out, unless the environment ends an episode as soon as its
+    task is accomplished.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: there are none.
     """
     valid = [
         trajectory

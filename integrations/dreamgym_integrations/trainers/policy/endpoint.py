@@ -1,8 +1,8 @@
-"""The policy in training as an OpenAI-compatible endpoint, which keeps what it sampled for every episode.
+"""The policy in training as an OpenAI-compatible endpoint, which keeps the sampled tokens of every episode.
 
-Each episode has a base URL of its own, since that works with every client. What a request says of sampling (its
-temperature, its longest answer) is not heeded: log-probabilities count only for the way in which the trainer samples.
-It lives in this process and listens on this machine only.
+Each episode has a base URL of its own, since that works with every client. The sampling parameters of a request (its
+temperature, its longest answer) are ignored: log-probabilities are valid only for the way in which the trainer samples.
+The endpoint runs in this process and listens on this machine only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ except ImportError as missing:
 
 
 async def never() -> bool:
-    """For an episode whose end the endpoint cannot learn."""
+    """Return False, for an episode whose end the endpoint cannot know."""
     return False
 
 
@@ -50,7 +50,7 @@ class PolicySession:
         self.seed = seed
         self.conversations = codec.conversations()
         self.sampled = itertools.count()
-        """Gives each answer of the policy its number."""
+        """Counter that numbers the answers of the policy."""
         self.failed = False
         """True if any request was refused."""
         self._is_over = is_over
@@ -58,7 +58,7 @@ class PolicySession:
         self.closed = False
 
     async def over(self) -> bool:
-        """The episode is over; once that is so it stays so."""
+        """True if the episode is over; it then stays over."""
         self._over = self._over or await self._is_over()
         return self._over
 
@@ -67,8 +67,8 @@ class PolicyEndpoint:
     """Serves a policy to many episodes at once; use it as an async context manager.
 
     Args:
-        policy: samples; called in a thread, one batch at a time.
-        codec: how to talk to it, and where a conversation is at its end.
+        policy: the policy; called in a thread, one batch at a time.
+        codec: codec of the policy, which also limits the length of a conversation.
     """
 
     def __init__(self, policy: Policy, codec: SpokenCodec) -> None:
@@ -101,11 +101,11 @@ class PolicyEndpoint:
         return self._batches.failure
 
     def open(self, *, seed: int, is_over: Callable[[], Awaitable[bool]] = never) -> PolicySession:
-        """A new episode.
+        """Begin an episode.
 
         Args:
-            seed: fixes, with the number of the answer, every token that is sampled for it.
-            is_over: asked before each answer; from the end on every answer is empty, so that any agent ends by itself.
+            seed: together with the number of an answer, fixes every token that is sampled for the answer.
+            is_over: called before each answer. From the end on every answer is empty, so that any agent ends by itself.
         """
         name = str(next(self._numbers))
         session = PolicySession(f"{self._url}/episodes/{name}/v1", self._codec, seed, is_over)
@@ -114,7 +114,7 @@ class PolicyEndpoint:
         return session
 
     def close(self, session: PolicySession) -> list[Segment]:
-        """End a session: the segments of its conversations, to which nothing is added any more."""
+        """End a session and return the segments of its conversations, to which nothing is added any more."""
         for name, one in [*self._sessions.items()]:
             if one is session:
                 self._close(name)

@@ -1,7 +1,7 @@
 """TRL's GRPO trainer, fed with our rollouts: TRL's loss and optimisation, our episodes and advantages.
 
-An episode has as many rows as segments, so the number of rows is known only once it was played. Rows that fill up the
-batch have nothing to learn from. With `use_vllm=False` TRL computes the old log-probabilities itself. One update is one
+An episode has as many rows as segments, so the number of rows is known only after it was played. Rows that fill up the
+batch contain nothing to learn. With `use_vllm=False` TRL computes the old log-probabilities itself. One update is one
 round of play and all optimiser steps that learn from it.
 """
 
@@ -34,7 +34,7 @@ class ScoredRollout:
 
     episode: Rollout
     reward: float | None
-    """None if nothing may be learned from it."""
+    """None if the episode may not be learned from."""
 
     @property
     def rows(self) -> list[Segment]:
@@ -46,22 +46,22 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     """GRPO over segments.
 
     Args:
-        practice: knows what an episode is worth.
+        practice: gives the rewards of the episodes.
         settings: see Settings.
-        options: as TRL's trainer takes them.
+        options: options of TRL's trainer.
     """
 
     rounds: Rounds
-    """Where the rollouts come from; set once the trainer exists."""
+    """Source of the rollouts; set once the trainer exists."""
     round: Round
-    """What the running update learns from."""
+    """The round that the running update learns from."""
 
     def __init__(self, practice: Practice, settings: Settings, **options: Any) -> None:
         self._practice, self._settings = practice, settings
         self.waited_s = 0.0
         """Seconds that the running update has waited for its rollouts."""
         self.learns = True
-        """False if nothing moves the policy in the running update: figures of its tokens are of nothing."""
+        """False if the running update has no row that changes the policy; figures of its tokens then mean nothing."""
         self._rows: list[Segment] = []
         super().__init__(reward_funcs=_unscored, rollout_func=self._rolled_out, **options)
 
@@ -74,8 +74,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         """Play, let TRL make tensors of the rows, and put our advantages in.
 
         Raises:
-            EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
-            TrainingStopped: nothing could be learned from the last updates either.
+            EnvironmentUnavailable: every rollout failed, so nothing can be learned.
+            TrainingStopped: nothing could be learned from the last updates.
         """
         began = time.monotonic()
         self.round = self.rounds.take(self.updates)
@@ -95,7 +95,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         return output
 
     def _divided(self, groups: Sequence[Sequence[ScoredRollout]]) -> tuple[list[Segment], list[Segment]]:
-        """The rows to learn from, and those that nothing is learned from."""
+        """The rows to learn from, and the other rows."""
         rows = rows_of(groups, self._settings)
         return (
             [row for row, advantage in rows if self._moves(advantage)],
@@ -103,11 +103,11 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         )
 
     def _moves(self, advantage: float) -> bool:
-        """An episode with this advantage moves the policy; with a KL term every one does."""
+        """True if an episode with this advantage changes the policy; with a KL term, every episode does."""
         return advantage != 0 or self._settings.beta != 0
 
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
-        """Put `advantages` in, shape (B,): those of each episode within its group, for its rows in their order."""
+        """Set `advantages`, shape (B,): each row gets the advantage of its episode within its group."""
         of_rows = [advantage for _, advantage in rows_of(groups, self._settings) if self._moves(advantage)]
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
@@ -119,11 +119,11 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     def _sampled_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
         """Log-probability of each completion token when it was sampled, shape (B, T).
 
-        An older policy mu, or the same in another engine, has sampled the tokens, and the policy pi learns from them.
-        TRL's loss takes these as the old ones: the weight pi/mu of a token is at most 2 (as rho in IMPALA, Espeholt et
-        al. 2018, section 4.1), and a token that has already moved further than the clip range of PPO (Schulman et al.
-        2017, equation 7) in the direction of its advantage moves no further. Without that limit, updates from the same
-        old policy add up.
+        An older policy mu, or the same policy in another engine, has sampled the tokens, and the policy pi learns from
+        them. TRL's loss takes these log-probabilities as the old ones. The weight pi/mu of a token is at most 2 (as rho
+        in IMPALA, Espeholt et al. 2018, section 4.1). A token that has already moved further than the clip range of PPO
+        (Schulman et al. 2017, equation 7) in the direction of its advantage moves no further. Without that limit,
+        updates from the same old policy add up.
         """
         sampled_BT = torch.zeros_like(output["completion_ids"], dtype=torch.float32)
         for b, row in enumerate(self._rows):
@@ -136,7 +136,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         return sampled_BT
 
     def _logprobs(self, output: dict[str, Any]) -> torch.Tensor:
-        """Log-probability of each completion token under the policy as it is, shape (B, T)."""
+        """Log-probability of each completion token under the current policy, shape (B, T)."""
         ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
         attention = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
         with torch.no_grad():
@@ -152,11 +152,11 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     def _missing(self, rows: int) -> int:
         """Number of rows that fill up this process's batch.
 
-        All processes fill up to the same size, for they meet in every optimiser step.
+        All processes fill up to the same size, since they synchronise in every optimiser step.
         """
         # TRL reshapes a batch into groups of `num_generations` for its own advantages, which fails if a row is left
         # over, and cuts it into `steps_per_generation` equal batches, which drops those left over. Episodes have any
-        # number of rows; only a multiple of both numbers fails at neither.
+        # number of rows, so the batch is filled up to a multiple of both numbers.
         unit = math.lcm(self.num_generations, self.args.steps_per_generation)
         most = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device)).max().item()
         return math.ceil(max(int(most), 1) / unit) * unit - rows
@@ -170,18 +170,18 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         }
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        """TRL's loss. Raises TrainingStopped where it is no number."""
+        """TRL's loss. Raises TrainingStopped if it is not finite."""
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         self.check_finite("the loss", loss)
         return loss
 
     def check_weights(self) -> None:
-        """Raises TrainingStopped where a trained weight is no number; called before each checkpoint is saved."""
+        """Raise TrainingStopped if a trained weight is not finite. Called before each checkpoint is saved."""
         trained = [weight.detach() for weight in self.model.parameters() if weight.requires_grad]
         self.check_finite("a weight", torch.nn.utils.get_total_norm(trained))
 
     def check_finite(self, what: str, value: torch.Tensor) -> None:
-        """Raises TrainingStopped where it is not."""
+        """Raise TrainingStopped if a value is not finite; `what` is its name in the message."""
         if not bool(torch.isfinite(value).all()):
             raise TrainingStopped(
                 f"{what} is not a finite number in update {self.updates}: start again with a smaller learning_rate "
@@ -189,13 +189,13 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save. Raises TrainingStopped where there is no room."""
+        """Save a checkpoint. Raises TrainingStopped if it cannot be written."""
         with saving(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
             super()._save_checkpoint(model, trial)
 
 
 def check_alive(played: Round, settings: Settings) -> None:
-    """Raises TrainingStopped if there was nothing to learn for as long as the settings allow."""
+    """Raise TrainingStopped if there was nothing to learn for as many updates as the settings allow."""
     dead, limit = played.dead_updates, settings.dead_updates
     if limit and dead >= limit:
         raise TrainingStopped(
@@ -217,7 +217,7 @@ def advantages_of(group_G: Sequence[ScoredRollout], settings: Settings) -> list[
 
 
 def by_confidence(advantages: Sequence[float], episodes: Sequence[ScoredRollout], settings: Settings) -> list[float]:
-    """The advantages, multiplied by the confidence in their episodes if the settings say so."""
+    """The advantages, multiplied by the confidence in their episodes if the settings ask for it."""
     if not settings.weigh_confidence:
         return list(advantages)
     return weighted(advantages, [one.episode.confidence for one in episodes])
@@ -244,5 +244,5 @@ def steps_per_update(settings: Settings) -> int:
 
 
 def _unscored(completions: list[Any], **_: object) -> list[float]:
-    """TRL wants a reward function; the advantages are set afterwards."""
+    """Return zeros: TRL requires a reward function, and the advantages are set afterwards."""
     return [0.0] * len(completions)

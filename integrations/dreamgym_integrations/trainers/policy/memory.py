@@ -1,4 +1,4 @@
-"""How much memory a language model will take to learn, before it begins."""
+"""An estimate of the memory that training a language model will need, before it begins."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig
 PROCESS = 7 * 2**27
 """Bytes of a process that has loaded torch and TRL: 0.9 GiB."""
 COPIES = 7
-"""Times that keys and values are there while a batch is sampled: as found, as the model takes and lengthens them,
-and as they are kept; measured."""
+"""Copies of keys and values in memory while a batch is sampled: as found, as the model takes and lengthens them, and as
+they are stored. Measured."""
 ADAPTED = (7, 3)
-"""What an adapter keeps besides, of the hidden and of the intermediate size: the inputs of its own matrices."""
+"""More vectors that an adapter keeps, of the hidden and of the intermediate size: the inputs of its own matrices."""
 WIDE = 10
-"""Numbers of the hidden size that a layer keeps for each token until its gradient is due: two norms with what goes into
-and comes out of them, query, key, value, attention's answer, and both sums."""
+"""Vectors of the hidden size that a layer keeps for each token until its gradient is computed: the inputs and outputs
+of two norms, query, key, value, the output of attention, and both sums."""
 GATED = 4
-"""Numbers of the intermediate size that it keeps: gate, its activation, up, and their product."""
+"""Vectors of the intermediate size that a layer keeps for each token: gate, its activation, up, and their product."""
 LOGITS = 3
-"""Numbers of the vocabulary's size for each token: logits, log-probabilities, and a gradient."""
+"""Vectors of the vocabulary's size for each token: logits, log-probabilities, and a gradient."""
 
 
 class Memory(NamedTuple):
-    """Bytes on one device, all processes having as much each."""
+    """Bytes on the device of one process; each process needs as much."""
 
     process: int
-    """Without any model: the libraries."""
+    """The libraries, without any model."""
     weights: int
-    """With a copy to hold the policy against, if the loss has a KL term."""
+    """The weights, with those of the reference policy if the loss has a KL term."""
     optimiser: int
     """Gradients and the optimiser's two moments."""
     playing: int
     """Keys and values of all episodes of an update, with the copies that sampling makes."""
     learning: int
-    """What one forward pass over the longest episodes keeps for the gradient."""
+    """Activations that one forward pass over the longest episodes keeps for the gradient."""
 
     @property
     def total(self) -> int:
-        """Playing and learning take turns, but on a CPU a thread keeps what it had."""
+        """The sum. Playing and learning take turns, but on a CPU each thread keeps its memory, so both count there."""
         both = max(self.playing, self.learning) if torch.cuda.is_available() else self.playing + self.learning
         return self.process + self.weights + self.optimiser + both
 
@@ -54,12 +54,12 @@ class Memory(NamedTuple):
 
 
 def of_practice(base: Path, settings: Settings, *, processes: int = 1) -> Memory | None:
-    """An estimate for GRPO or PPO from the checkpoint in `base`, if its episodes are as long as they may be.
+    """The estimate for GRPO or PPO from the checkpoint in `base`, if its episodes have the greatest allowed length.
 
     On a CPU it was 0.84 to 1.11 times the measured peak: 19 million weights, 4 and 32 episodes of 230 tokens, with and
     without gradient_checkpointing, accumulate and lora. On a GPU it is not measured.
 
-    None for a pointer, which is small.
+    Returns None for a pointer policy, which is small.
     """
     config = AutoConfig.from_pretrained(base)
     passes = settings.accumulate * (settings.ppo.mini_batches if settings.algorithm == "ppo" else 1)
@@ -69,18 +69,18 @@ def of_practice(base: Path, settings: Settings, *, processes: int = 1) -> Memory
 
 
 def of_imitation(base: Path, settings: Settings, *, tokens: int) -> Memory | None:
-    """An estimate for SFT from the checkpoint in `base`. None for a pointer, which is small.
+    """The estimate for SFT from the checkpoint in `base`. None for a pointer policy, which is small.
 
     Args:
         base: the checkpoint folder.
-        settings: how it learns.
-        tokens: in the largest forward pass, padding included.
+        settings: settings of the training.
+        tokens: number of tokens in the largest forward pass, padding included.
     """
     return _estimate(AutoConfig.from_pretrained(base), settings, learned=tokens, sampled=0)
 
 
 def _estimate(config: Any, settings: Settings, *, learned: int, sampled: int) -> Memory | None:
-    """What it takes to learn from so many tokens at once, and to keep so many while sampling.
+    """The memory for learning from `learned` tokens at once, and for keeping `sampled` tokens while sampling.
 
     An adapter has weights of its own: rank * (n + m) for a linear layer of n x m.
     """
@@ -109,7 +109,7 @@ def _estimate(config: Any, settings: Settings, *, learned: int, sampled: int) ->
 
 
 def free() -> int | None:
-    """Bytes that are free where the policy will be; None if nobody says."""
+    """Free bytes on the device of the policy; None if the system does not report them."""
     if torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[0])
     try:

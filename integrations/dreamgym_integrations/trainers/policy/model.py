@@ -1,7 +1,7 @@
 """A transformers checkpoint as a policy: samples token ids, and turns words into tokens with its chat template.
 
-What the environment says is tokenised on its own and appended; nothing that was sampled is ever tokenised again
-(splitting and re-tokenising changes the ids).
+An observation is tokenised on its own and appended. Sampled tokens are never decoded and tokenised again, since that
+changes the ids.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from dreamgym_integrations.trainers.policy.prefix_cache import PrefixCache, is_p
 
 disable_progress_bar()  # a bar per loaded checkpoint hides the progress that matters
 THREADS = torch.get_num_threads()
-"""CPU threads that compute a model that is not small: one for each core, or what OMP_NUM_THREADS says."""
+"""Number of CPU threads for a model that is not small: one for each core, or OMP_NUM_THREADS."""
 SMALL = 20_000_000
-"""A model of fewer parameters computes in one thread: two were measured 14 times slower on two busy cores."""
+"""A model with fewer parameters computes in one thread: on two busy cores, two threads were 14 times slower."""
 SHARED = 64
-"""Fewest tokens of a shared beginning that are worth a pass of their own."""
+"""Fewest tokens of a shared beginning for which a pass of its own pays off."""
 
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""Gives freed memory back to the system. glibc keeps much of it: a run had grown from 5 to 18 GB in six updates."""
+"""Returns freed memory to the system. glibc keeps much of it: without this call a run grew from 5 to 18 GB in six
+updates."""
 
 _MARKER = "\N{OBJECT REPLACEMENT CHARACTER}"
 _USER: JsonObject = {"role": "user", "content": ""}
@@ -50,11 +51,13 @@ _CALLING: JsonObject = {
 
 
 class ChatCodec:
-    """Speaks a tokenizer's chat template, which must keep earlier turns unchanged when later ones are added.
+    """Codec of a language model, which uses the chat template of its tokenizer.
+
+    The template must keep earlier turns unchanged when later ones are added.
 
     Args:
         tokenizer: a transformers tokenizer with a chat template and an end-of-sequence token.
-        max_tokens: of an episode; it is cut there.
+        max_tokens: most tokens of an episode, which is cut there.
     """
 
     def __init__(self, tokenizer: Any, *, max_tokens: int = EPISODE_TOKENS) -> None:
@@ -65,24 +68,24 @@ class ChatCodec:
         self._eos: int = tokenizer.eos_token_id
 
     def talk(self, task: Task, first: StepResult) -> ChatTalk:
-        """An episode of a policy that acts by itself."""
+        """Begin an episode of a policy that acts by itself."""
         return ChatTalk(self, user_message(task, first))
 
     def conversations(self) -> Conversations:
-        """The conversations of an episode with an agent."""
+        """Begin the conversations of an episode with an agent."""
         return Conversations(self)
 
     def start(self, text: str) -> list[int]:
-        """The conversation up to where the policy begins to speak."""
+        """The tokens of a conversation that begins with this text, up to where the policy speaks."""
         return self.conversation([{"role": "user", "content": text}])
 
     def turn(self, text: str, *, ended: bool) -> list[int]:
-        """The user's next turn, from the end of the policy's words to where it speaks again."""
+        """The tokens of the user's next turn, from the end of the policy's words to where it speaks again."""
         return self.added([{"role": "user", "content": text}], ended=ended)
 
     @cached_property
     def knows_tools(self) -> bool:
-        """The template shows tools to the policy, and its calls as `<tool_call>{JSON}</tool_call>`."""
+        """True if the template shows tools to the policy, and writes calls as `<tool_call>{JSON}</tool_call>`."""
         tool: JsonObject = {"type": "function", "function": {"name": _MARKER, "description": "", "parameters": {}}}
         try:
             shown = self._render([_USER], [tool])
@@ -92,20 +95,20 @@ class ChatCodec:
         return _MARKER in shown and "<tool_call>" in said
 
     def conversation(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> list[int]:
-        """A whole conversation up to where the policy speaks next. Raises InvalidInput, as the template does."""
+        """The tokens of a whole conversation, up to where the policy speaks next. Raises InvalidInput."""
         return self._ids(self._render(messages, tools))
 
     def added(self, messages: Sequence[JsonObject], *, ended: bool) -> list[int]:
-        """The tokens of what others said since the policy's last turn, up to where it speaks again.
+        """The tokens of the messages since the policy's last turn, up to where it speaks again.
 
         Args:
-            messages: none of them the policy's.
-            ended: the policy closed its turn; otherwise it is closed for it.
+            messages: the messages, none of which is the policy's.
+            ended: True if the policy closed its turn; otherwise it is closed here.
 
         Raises:
             InvalidInput: the template refuses them.
         """
-        answers = messages[0]["role"] == "tool"  # some templates want to see the call that is answered
+        answers = messages[0]["role"] == "tool"  # some templates need the call that is answered
         after = self._render([_USER, _CALLING if answers else _SAYING, *messages]).split(_MARKER, 1)[1]
         if answers:
             after = after[after.index(self._tokenizer.eos_token) :]
@@ -113,15 +116,15 @@ class ChatCodec:
         return ids[1:] if ended and ids[:1] == [self._eos] else ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The policy's words, without special tokens."""
+        """The text of the policy's tokens, without special tokens."""
         return cast("str", self._tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
     def ended(self, ids: Sequence[int]) -> bool:
-        """The last sampled token closes the turn."""
+        """True if the last sampled token closes the turn."""
         return bool(ids) and ids[-1] == self._eos
 
     def answer(self, text: str) -> list[int]:
-        """The ids of a whole answer, closed: what supervised training teaches."""
+        """The ids of a whole answer with its end token, for supervised training."""
         return [*self._ids(text), self._eos]
 
     def _render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> str:
@@ -173,10 +176,10 @@ class TransformersPolicy:
     """Samples from a causal language model, all prompts in one left-padded batch.
 
     Args:
-        model: the model; whoever changes its weights calls `forget`.
-        tokenizer: gives the padding and end-of-sequence ids.
-        max_new_tokens: longest answer in tokens.
-        temperature: what the logits are divided by; the trainer must use the same.
+        model: the model; call `forget` after each change of its weights.
+        tokenizer: has the padding and end-of-sequence ids.
+        max_new_tokens: most tokens of an answer.
+        temperature: divisor of the logits; the trainer must use the same.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, max_new_tokens: int, temperature: float = 1.0) -> None:
@@ -188,21 +191,21 @@ class TransformersPolicy:
         self._is_small = model.num_parameters() < SMALL
 
     def copy(self) -> TransformersPolicy:
-        """A policy with the same model, which may get another one."""
+        """A policy with the same model, which can be replaced in the copy."""
         return TransformersPolicy(
             self.model, self.tokenizer, max_new_tokens=self.max_new_tokens, temperature=self.temperature
         )
 
     def take_threads(self) -> None:
-        """Compute with as many CPU threads as are good for the model. torch keeps their number for each thread."""
+        """Set the number of CPU threads that suits the model. torch keeps this number per calling thread."""
         torch.set_num_threads(1 if self._is_small else THREADS)
 
     def forget(self) -> None:
-        """The weights have changed: nothing that was computed with the old ones is used any more."""
+        """Drop everything that was computed with the old weights, after they have changed."""
         self._known.clear()
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
-        """Sample one answer per prompt, each with random numbers of its own; the global random state stays."""
+        """Sample one answer per prompt, each with random numbers of its own; the global random state is unchanged."""
         uniform_BT = torch.stack(
             [torch.rand(self.max_new_tokens, generator=torch.Generator().manual_seed(seed)) for seed in seeds_B]
         )
@@ -217,7 +220,7 @@ class TransformersPolicy:
         return sampled_B
 
     def _sampled(self, prompts_B: Sequence[Sequence[int]], uniform_BT: torch.Tensor) -> list[Generation]:
-        """Until every row has ended. Of a prompt whose beginning is known, only the rest is computed.
+        """Sample until every row has ended. If the beginning of a prompt is cached, only the rest is computed.
 
         Rows that have ended leave the batch once they are half of it: a long answer then costs little more than alone.
         """
@@ -262,20 +265,20 @@ class TransformersPolicy:
     def _talks(
         self, prompts_B: Sequence[Sequence[int]], shown_BT: torch.Tensor, rows: torch.Tensor, kept: torch.Tensor
     ) -> dict[int, list[int]]:
-        """By its place in the batch, what the model was shown of a conversation up to the end of its turn.
+        """By place in the batch, the tokens of each conversation that the model has read, up to the end of its turn.
 
         Args:
             prompts_B: all prompts.
-            shown_BT: what was sampled for each and shown to the model.
+            shown_BT: for each prompt, the sampled tokens that the model has read.
             rows: numbers of the prompts that are in the batch.
-            kept: true for those that are wanted.
+            kept: true for the rows that are wanted.
         """
         eos, numbers = self.tokenizer.eos_token_id, rows.tolist()
         places = kept.nonzero().squeeze(-1).tolist()
         return {i: [*prompts_B[numbers[i]], *_upto(eos, shown_BT[numbers[i]].tolist())] for i in places}
 
     def _read_once(self, prompts_B: Sequence[Sequence[int]]) -> None:
-        """Compute the beginning that all new prompts share, such as the list of tools, for one of them."""
+        """Compute the beginning that all new prompts share, such as the list of tools, only once."""
         new = [prompt for prompt in prompts_B if not self._known.has_beginning_of(prompt)]
         if len(new) < 2:
             return
@@ -295,7 +298,7 @@ class TransformersPolicy:
 
 
 def _drawn(logprobs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
-    """One token per row by inverting its distribution function: one random number a token, whatever the vocabulary."""
+    """Draw one token per row by inverting its distribution function: one random number a token for any vocabulary."""
     below_BV = logprobs_BV.double().exp().cumsum(-1)
     threshold_B = uniform_B.double().unsqueeze(-1) * below_BV[:, -1:]
     return torch.searchsorted(below_BV, threshold_B, right=True).squeeze(-1).clamp(max=logprobs_BV.shape[-1] - 1)
@@ -312,7 +315,7 @@ def _upto(eos: int, ids: list[int]) -> list[int]:
 
 
 PolicyCodec = ChatCodec | PointerCodec
-"""The codec of a checkpoint: of a language model, or of a policy that points."""
+"""The codec of a checkpoint, which is a language model or a pointer policy."""
 
 
 def load_codec(folder: Path, *, episode_tokens: int | None = None) -> PolicyCodec:
@@ -328,12 +331,12 @@ def load_policy(
     """The policy in a checkpoint folder, and its codec.
 
     Args:
-        folder: as training saves it.
-        turn_tokens: most tokens of one answer; None: what the checkpoint says, or 64. The model's config keeps it.
-        episode_tokens: most tokens of an episode; None: what the checkpoint says, or 4096. The config keeps it.
+        folder: a folder as training saves it.
+        turn_tokens: most tokens of one answer; None: the checkpoint's limit, or 64. The model's config keeps it.
+        episode_tokens: most tokens of an episode; None: the checkpoint's limit, or 4096. The config keeps it too.
 
     Raises:
-        InvalidInput: there is no policy in the folder, or it is a pointer, which has no such limits.
+        InvalidInput: there is no policy in the folder, or a limit is given for a pointer policy, which has none.
     """
     tokenizer = _tokenizer(folder)
     model = whole_model(folder, dtype=torch.float32)
@@ -353,12 +356,12 @@ def _limit(config: Any, **given: int | None) -> None:
 
 
 def turn_limit(config: Any) -> int:
-    """The most tokens of one answer, as a checkpoint's config says it."""
+    """The most tokens of one answer, from a checkpoint's config."""
     return int(getattr(config, "max_action_tokens", TURN_TOKENS))
 
 
 def episode_limit(config: Any) -> int:
-    """The most tokens of an episode, as a checkpoint's config says it."""
+    """The most tokens of an episode, from a checkpoint's config."""
     return int(getattr(config, "max_episode_tokens", EPISODE_TOKENS))
 
 

@@ -1,8 +1,8 @@
 """PPO beside GRPO: a value head on the policy's last hidden state, and advantages from it instead of from the group.
 
-TRL has no PPO any more. The head is a part of the model, computed in the very forward pass that gives the
-log-probabilities, so that it is saved, resumed and synchronised over processes with the model. It is taken off before
-the policy is saved, which stays an ordinary language model.
+TRL no longer has PPO. The head is a part of the model, computed in the same forward pass as the log-probabilities, so
+it is saved, resumed and synchronised over processes with the model. It is removed before the policy is saved, which
+stays an ordinary language model.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Values:
     """Puts a value head on a causal language model and keeps its values of each forward pass.
 
     Args:
-        model: before anything wraps it.
+        model: the model, before anything wraps it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -56,8 +56,8 @@ class Values:
         self._passes_BT: list[torch.Tensor] = []
 
     def _heard(self, module: nn.Module, inputs: object, output: Any) -> None:
-        if not torch.is_inference_mode_enabled():  # nobody learns from the passes that sample
-            head = getattr(self._model, HEAD)  # read each time: an adapter puts its own in this place
+        if not torch.is_inference_mode_enabled():  # nothing is learned from the passes that sample
+            head = getattr(self._model, HEAD)  # read each time: an adapter replaces it by its own
             self._passes_BT.append(head(output.last_hidden_state))
 
     def forget(self) -> None:
@@ -81,7 +81,7 @@ class PPOTrainer(RolloutTrainer):
 
     Args:
         values: the value head on the model.
-        options: as RolloutTrainer takes them.
+        options: options of RolloutTrainer.
     """
 
     def __init__(self, *arguments: Any, values: Values, **options: Any) -> None:
@@ -89,11 +89,11 @@ class PPOTrainer(RolloutTrainer):
         super().__init__(*arguments, **options)
 
     def _divided(self, groups: Sequence[Sequence[ScoredRollout]]) -> tuple[list[Segment], list[Segment]]:
-        """All rows: values are learned from each."""
+        """Learn from all rows, since each has values to learn."""
         return [row for group in groups for one in group for row in one.rows], []
 
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
-        """Put `advantages` (whitened), `returns` and `old_values` in, all of shape (B, T)."""
+        """Set `advantages` (whitened), `returns` and `old_values`, all of shape (B, T)."""
         values_BT = self._old_values(output)
         numbers_BT = values_BT.tolist()
         advantages_BT, returns_BT = torch.zeros_like(values_BT), values_BT.clone()
@@ -129,7 +129,7 @@ class PPOTrainer(RolloutTrainer):
         return self._values.take(output["completion_ids"].shape[1])
 
     def _whitened(self, advantages_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-        """Mean 0 and standard deviation 1 over the sampled tokens of all processes."""
+        """Advantages scaled to mean 0 and standard deviation 1 over the sampled tokens of all processes."""
         sums = torch.stack([mask_BT.sum(), (advantages_BT * mask_BT).sum(), (advantages_BT**2 * mask_BT).sum()])
         count, total, squares = self.accelerator.reduce(sums.double(), reduction="sum").tolist()
         mean = total / max(count, 1.0)
@@ -154,13 +154,13 @@ class PPOTrainer(RolloutTrainer):
 def value_errors(
     values_BT: torch.Tensor, old_values_BT: torch.Tensor, returns_BT: torch.Tensor, clip: float
 ) -> torch.Tensor:
-    """Half the squared error, the larger of that of the value and that of the value kept near the old one."""
+    """Half the squared error of each value, or of the value clipped near its old one, whichever is larger."""
     near_BT = old_values_BT + (values_BT - old_values_BT).clamp(-clip, clip)
     return 0.5 * torch.max((values_BT - returns_BT) ** 2, (near_BT - returns_BT) ** 2)
 
 
 def token_rewards(rows: Sequence[Segment], total: float) -> list[float]:
-    """Reward of each sampled token of an episode; the last one gets what no action was credited with."""
+    """Reward of each sampled token of an episode; the last one also gets the reward not credited to any action."""
     rewards_T = [reward for row in rows for reward, sampled in zip(row.rewards, row.mask, strict=True) if sampled]
     if rewards_T:
         rewards_T[-1] += total - sum(rewards_T)

@@ -1,7 +1,7 @@
-"""Keys and values of conversations that go on: of the next prompt only what is new is computed.
+"""Keys and values of running conversations, so that only the new part of the next prompt is computed.
 
-For sampling in this process, what a serving engine's prefix cache is. An episode then costs one pass over its tokens,
-instead of one over all that was said so far with every turn.
+It does for sampling in this process what the prefix cache of a serving engine does. An episode then costs one pass over
+its tokens, instead of one pass over the whole conversation at every turn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 LIMIT = 2**30
-"""Bytes of keys and values that a cache holds at most."""
+"""Most bytes of keys and values in a cache."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Past:
     lengths_B: list[int]
     """Number of tokens at the beginning of each prompt whose keys and values are known."""
     known_N2BHPD: torch.Tensor | None
-    """Keys and values; None where nothing is known of any prompt."""
+    """Keys and values; None if nothing is known of any prompt."""
     mask_BP: torch.Tensor
     """1 for a token, 0 for padding."""
 
@@ -47,7 +47,7 @@ class Past:
 class PrefixCache:
     """Keys and values of the conversations that were sampled last; the oldest are dropped first.
 
-    It holds for one set of weights: whoever changes them clears it.
+    It is valid for one set of weights: clear it when they change.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -62,11 +62,11 @@ class PrefixCache:
         self._bytes = 0
 
     def has_beginning_of(self, prompt: Sequence[int]) -> bool:
-        """True if something of the prompt is known."""
+        """True if a beginning of the prompt is in the cache."""
         return self._longest(prompt) is not None
 
     def find(self, prompts_B: Sequence[Sequence[int]], device: torch.device) -> Past:
-        """The longest known beginning of each prompt, short of its last token. It is taken out: it will be longer."""
+        """Take out the longest known beginning of each prompt, at most up to its last token, which is left to read."""
         keys_B = [self._longest(prompt) for prompt in prompts_B]
         found_B = [None if key is None else self._held[key] for key in keys_B]
         for key in {key for key in keys_B if key is not None}:
@@ -86,12 +86,12 @@ class PrefixCache:
         return Past(lengths_B, known, mask_BP)
 
     def keep(self, cache: object, mask_BP: torch.Tensor, conversations: Mapping[int, Sequence[int]]) -> None:
-        """Hold what the model computed.
+        """Store the keys and values that the model computed.
 
         Args:
-            cache: what the model returned; one that is no plain list of keys and values is left alone.
-            mask_BP: 1 for a token of it, 0 for padding.
-            conversations: the first tokens of some rows, by row.
+            cache: the cache that the model returned; ignored if it is not a plain list of keys and values.
+            mask_BP: 1 for a token of the cache, 0 for padding.
+            conversations: for some rows, by number, the first tokens of the row, whose keys and values are stored.
         """
         if not is_plain(cache):
             return
@@ -113,7 +113,7 @@ class PrefixCache:
         known = self._held.pop(key)
         self._bytes -= known.nbytes
         self._lengths[known.shape[3]] -= 1
-        self._lengths += Counter()  # without those that are none
+        self._lengths += Counter()  # drops the counts of zero
 
     def _longest(self, prompt: Sequence[int]) -> bytes | None:
         whole = _key(prompt)
@@ -124,7 +124,7 @@ class PrefixCache:
 
 
 def is_plain(cache: object) -> TypeGuard[DynamicCache]:
-    """A list of keys and values of all tokens, and nothing else."""
+    """True if a cache is a list of keys and values of all tokens, and nothing else."""
     return isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
 
 

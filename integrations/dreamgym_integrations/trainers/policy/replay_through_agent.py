@@ -1,8 +1,8 @@
-"""Recorded episodes played again through an agent: its own prompts, each answered with the recorded action.
+"""Replays recorded episodes through an agent: the agent writes its own prompts and gets the recorded actions.
 
-The agent plays against the recording: its policy samples the recorded actions, and the environment answers as it did
-then. Supervised training so learns from the very tokens that the policy endpoint will see. Episodes in which the agent
-asks its policy for anything besides the next action are left out.
+The agent plays against the recording: its policy samples the recorded actions, and the environment gives the recorded
+answers. So supervised training learns from exactly the tokens that the policy endpoint will see. Episodes in which the
+agent asks its policy for anything besides the next action are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH = 32
 
 
 class RecordedEnvironment:
-    """An environment that answers as recorded; the seed that it is reset with is the number of the recording."""
+    """An environment that answers as recorded. The seed of `reset` is the number of the recording."""
 
     def __init__(self, spec: EnvironmentSpec, trajectories: Sequence[Trajectory]) -> None:
         self._spec, self._trajectories = spec, trajectories
@@ -35,12 +35,12 @@ class RecordedEnvironment:
         return self._spec.tools
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start the recording with this number."""
+        """Start the recording with the number `seed`."""
         self._trajectory, self._step = self._trajectories[seed or 0], 0
         return self._spec.first(self._trajectory.task)
 
     async def step(self, action: ToolCall) -> StepResult:
-        """The recorded answer. Raises EnvironmentUnavailable for any other call than the recorded one."""
+        """The recorded answer. Raises EnvironmentUnavailable if the call is not the recorded one."""
         if self._trajectory is None or self._step == len(self._trajectory.transitions):
             raise EpisodeFinished("the recording is at its end")
         transition = self._trajectory.transitions[self._step]
@@ -59,14 +59,14 @@ async def replay_through_agent(
     """All conversations that the agent has with a policy that acts as recorded.
 
     Args:
-        agent: as `load_agent` finds it.
-        codec: the policy's.
-        spec: what was recorded.
+        agent: the agent, as `load_agent` returns it.
+        codec: codec of the policy.
+        spec: description of the recorded environment.
         trajectories: the recordings, in the order in which the `RecordedEnvironment` has them.
-        url: of a server of that world.
+        url: address of a server of the `RecordedEnvironment`.
 
     Raises:
-        InvalidInput: none of them could be played through the agent.
+        InvalidInput: none of the recordings could be played through the agent.
     """
     segments: list[Segment] = []
     rollouts: list[Rollout] = []
@@ -93,7 +93,7 @@ async def replay_through_agent(
 
 
 class _RecordedPolicy:
-    """A policy that samples given texts; the seed of an answer decides which."""
+    """A policy that samples given texts; the seed of an answer selects its text."""
 
     def __init__(self, codec: ChatCodec, words_BN: Sequence[Sequence[str]]) -> None:
         self._end = codec.answer("")
@@ -110,6 +110,6 @@ class _RecordedPolicy:
 
 
 def _words(codec: ChatCodec, trajectory: Trajectory) -> list[str]:
-    """The policy's text of each turn; the last, the answer, is asked for only if the episode does not end by itself."""
+    """The policy's text of each turn. The last one, the answer, is used only if the episode does not end by itself."""
     actions = [transition.action for transition in trajectory.transitions]
     return [*(call_as_text(action, knows_tools=codec.knows_tools) for action in actions), trajectory.answer or ""]

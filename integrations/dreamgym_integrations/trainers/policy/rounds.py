@@ -1,7 +1,7 @@
-"""Where the rollouts of an update come from: played when the update begins, or ahead of it.
+"""Sources of an update's rollouts: they are played when the update begins, or ahead of it.
 
 Rollouts that are played ahead come from a copy of the policy that is some updates behind. It plays while the trainer
-learns, so that neither waits for the other as long as their times are alike.
+learns, so neither waits for the other if both take about as long.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from dreamgym.types import JsonObject
 
 @dataclass(frozen=True)
 class Round:
-    """The rollouts of one update, and what practice knew when they were played."""
+    """The rollouts of one update, and the state of practice when they were played."""
 
     groups: list[list[Rollout]]
     curriculum: JsonObject
     """State of the curriculum after the round."""
     dead_updates: int
-    """Number of last rounds, in a row, with nothing to learn from."""
+    """Number of rounds in a row, up to this one, with nothing to learn from."""
     is_last: bool
-    """True if the remaining real steps pay for no other round."""
+    """True if the remaining real steps are too few for another round."""
 
 
 class Rounds(Protocol):
-    """Gives the rollouts of one update after the other."""
+    """Provides the rollouts of one update after the other."""
 
     def take(self, update: int) -> Round:
-        """The round that an update learns from. Blocking; raises whatever playing it raised."""
+        """The round that an update learns from. Blocking; raises any error of playing it."""
 
     def updated(self, updates: int) -> None:
-        """The policy has had so many updates now."""
+        """Called when the policy has had this many updates."""
 
     def close(self) -> None:
         """Stop playing."""
@@ -51,7 +51,7 @@ class OfModel(Protocol):
     model: Any
 
     def forget(self) -> None:
-        """The weights of the model have changed."""
+        """Called when the weights of the model have changed."""
 
 
 class RoundsOnDemand:
@@ -74,8 +74,8 @@ class RoundsAhead:
     """Plays with a policy that is a fixed number of updates behind, while the trainer learns.
 
     The number is fixed and not only a bound, so that a run can be repeated: the round of update k is played with the
-    weights after k - staleness updates. A resumed run has no older weights than those of its checkpoint and begins
-    with them. Copies of the trained weights are kept until they have been played with, at most `staleness` of them.
+    weights after k - staleness updates. A resumed run has no older weights than those of its checkpoint, and begins
+    with them. Copies of the trained weights are kept until they have been played with, at most `staleness` copies.
 
     Args:
         practice: plays the groups.
@@ -109,7 +109,7 @@ class RoundsAhead:
         """Number of updates of the policy that is trained."""
 
     def take(self, update: int) -> Round:
-        """The round that an update learns from; the first call begins to play."""
+        """The round that an update learns from; the first call starts the playing."""
         if self._playing is None:
             self._learned = update
             self._behind.model = _copy(self._model)
@@ -127,7 +127,7 @@ class RoundsAhead:
             self._portal.call(self._trained.put_nowait, trained)
 
     def close(self) -> None:
-        """Stop playing; the record tells how many whole episodes nothing was learned from."""
+        """Stop playing, and record how many whole episodes nothing was learned from."""
         if self._playing is None:
             return
         self._playing.cancel()
@@ -157,7 +157,7 @@ class RoundsAhead:
 def _copy(model: Any) -> Any:
     """A model with the same weights and structure."""
     found = copy.deepcopy(model)
-    found.__dict__.pop("forward", None)  # accelerate's, which would still call the model that is trained
+    found.__dict__.pop("forward", None)  # accelerate's wrapper, which would still call the trained model
     return found
 
 

@@ -1,7 +1,7 @@
-"""The folder of a policy's training run: whose checkpoints are in it, and the curriculum in each of them.
+"""The folder of a policy's training run: the identity of the run, and the curriculum in each checkpoint.
 
-A checkpoint is whole when its curriculum is in it, which is written last. `run.json` beside the checkpoints says which
-run they belong to.
+A checkpoint is whole if it contains its curriculum, which is written last. `run.json` beside the checkpoints identifies
+the run that they belong to.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dreamgym_integrations.trainers.common.checkpoints import checkpoints, newes
 CURRICULUM_FILE = "curriculum.json"
 IDENTITY_FILE = "run.json"
 FREE = {"probe_every", "save_every", "dead_updates"}
-"""Settings that may differ when a run goes on: they decide nothing of what is learned."""
+"""Settings that may differ when a run is resumed: they have no effect on what is learned."""
 ENDS = 1 << 20
-"""Bytes at either end of a weight file that, with its size, tell it from another."""
+"""Number of bytes at each end of a weight file that, with its size, identify it."""
 
 
 class Identity(Frozen):
-    """All that decides what a run learns. A checkpoint of a run with another identity must not be continued."""
+    """Everything that determines what a run learns. A run must not continue from a checkpoint of another identity."""
 
     environment: str
     description: str
@@ -38,10 +38,10 @@ class Identity(Frozen):
     """Digest of the start policy."""
     settings: JsonObject
     run: str = ""
-    """Name of the run's episodes in the store; drawn when the run begins, and kept when it goes on."""
+    """Name of the run's episodes in the store; drawn when the run begins, and kept when it is resumed."""
 
     def difference(self, other: Identity) -> str | None:
-        """Says how `other` differs; None if it does not."""
+        """Describe how `other` differs; None if it does not."""
         if self.environment != other.environment:
             return f"its environment was {self.environment!r} and is {other.environment!r} now"
         if self.description != other.description:
@@ -58,9 +58,9 @@ def identity(spec: EnvironmentSpec, base: Path, settings: Settings) -> Identity:
     """The identity of a run that is about to start."""
     learned_from = settings.model_dump(mode="json", exclude=FREE)
     if settings.vllm:
-        learned_from["vllm"] = True  # wherever the server is
+        learned_from["vllm"] = True  # the server's address does not matter
     if settings.tinker:
-        learned_from["tinker"] = str(base)  # the name of a model there, which may be no folder here
+        learned_from["tinker"] = str(base)  # the server's name of a model, which need not be a folder here
     return Identity(
         environment=spec.name,
         description=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
@@ -73,7 +73,7 @@ def newest_checkpoint(out: Path, mine: Identity) -> Path | None:
     """The newest whole checkpoint of this run in `out`; None if it has none yet.
 
     Raises:
-        InvalidInput: the folder is that of another run; the message names the difference.
+        InvalidInput: the folder belongs to another run; the message contains the difference.
     """
     newest = newest_with(out, CURRICULUM_FILE)
     theirs = _identity_in(out)
@@ -89,13 +89,13 @@ def newest_checkpoint(out: Path, mine: Identity) -> Path | None:
 
 
 def begin(out: Path, mine: Identity, *, resume: bool) -> str:
-    """Write into the folder that it is this run's, and remove what was cut off while it was saved.
+    """Mark the folder as this run's, and remove checkpoints whose saving was interrupted.
 
     Returns:
         The run's name.
 
     Raises:
-        InvalidInput: it has checkpoints, and they are not to be continued.
+        InvalidInput: the folder has checkpoints, and `resume` is False.
     """
     for folder in unfinished(out):
         shutil.rmtree(folder)
@@ -113,7 +113,7 @@ def begin(out: Path, mine: Identity, *, resume: bool) -> str:
 
 
 def _identity_in(out: Path) -> Identity | None:
-    """That of the run in this folder; None if there is no run in it yet."""
+    """The identity of the run in this folder; None if there is no run in it yet."""
     file = out / IDENTITY_FILE
     return Identity.model_validate_json(file.read_text(encoding="utf-8")) if file.is_file() else None
 

@@ -1,4 +1,4 @@
-"""Policies from scratch, by the names that `--policy` takes: made from recordings, and taught by them."""
+"""Policies from scratch, by the names that `--policy` takes: made from recordings, and trained on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 POINTER = "pointer"
 WARM = {"steps": 200, "batch": 32, "learning_rate": 3e-3}
 WARM_POINTER = {"steps": 400, "batch": 64, "learning_rate": 2e-3}
-"""How a policy learns from recordings by default; a batch of a pointer policy is of steps, not of episodes."""
+"""Settings for learning from recordings. A batch of a pointer policy has steps, not episodes."""
 
 
 def create_policy(
@@ -24,10 +24,10 @@ def create_policy(
 
     Args:
         named: `tiny`, `pointer` or `pointer without marks`.
-        spec: of the environment.
-        trajectories: what it knows the words of.
-        folder: where it is written.
-        seed: of its weights.
+        spec: description of the environment.
+        trajectories: recorded play; the policy knows its words.
+        folder: folder to write.
+        seed: seed of the weights.
 
     Raises:
         InvalidInput: such a policy cannot act in this environment.

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning of a policy on recorded play: behaviour cloning, and the warm start of the demonstration.
+"""Supervised fine-tuning of a policy on recorded play: behaviour cloning, and the warm start of a policy from scratch.
 
 Rows are tokenised by the same codec that the rollout uses, so that training and acting see the same ids.
 """
@@ -25,17 +25,17 @@ from dreamgym_integrations.trainers.policy.model import PolicyCodec, load_codec,
 from dreamgym_integrations.trainers.policy.pointer.model import restore_own_head
 
 Row = dict[str, list[int]]
-"""A conversation: `input_ids`, and `labels`, which are -100 wherever somebody else speaks."""
+"""A conversation: `input_ids`, and `labels`, which are -100 for all tokens that are not the policy's."""
 
 
 def rows(spec: EnvironmentSpec, codec: PolicyCodec, trajectory: Trajectory, *, mask_refused: bool = False) -> list[Row]:
-    """One recorded episode as if a policy that acts by itself had played it, a row for each of its segments.
+    """The rows of one recorded episode, one for each segment, as if a policy that acts by itself had played it.
 
     Args:
-        spec: of the environment.
-        codec: the policy's. An action that the policy has no ids for is not learned.
+        spec: description of the environment.
+        codec: codec of the policy. An action for which it has no ids is not learned.
         trajectory: the episode.
-        mask_refused: refused actions are not learned.
+        mask_refused: do not learn refused actions.
     """
     talk = codec.talk(trajectory.task, spec.first(trajectory.task))
     for step, transition in enumerate(trajectory.transitions):
@@ -51,7 +51,7 @@ def rows(spec: EnvironmentSpec, codec: PolicyCodec, trajectory: Trajectory, *, m
 
 
 def conversation_row(segment: Segment) -> Row:
-    """A conversation of an agent with its policy."""
+    """The row of a conversation of an agent with its policy."""
     said = [id if mine else -100 for id, mine in zip(segment.completion_ids, segment.mask, strict=True)]
     return {"input_ids": segment.ids, "labels": [-100] * len(segment.prompt_ids) + said}
 
@@ -59,7 +59,7 @@ def conversation_row(segment: Segment) -> Row:
 def rows_of(
     spec: EnvironmentSpec, codec: PolicyCodec, trajectories: Iterable[Trajectory], *, mask_refused: bool = False
 ) -> list[Row]:
-    """Episodes of a policy that acts by itself, a row for each segment; `mask_refused` as in `rows`.
+    """The rows of several recorded episodes, see `rows`.
 
     Raises:
         InvalidInput: there is nothing to learn from.
@@ -112,18 +112,18 @@ def imitate(
     Args:
         rows: conversations as tokens.
         base: checkpoint folder to start from.
-        out: checkpoint folder that is made.
-        steps: updates.
+        out: checkpoint folder that is written.
+        steps: number of updates.
         batch: rows per update.
-        learning_rate: at the first update; it falls to zero along a cosine.
+        learning_rate: learning rate of the first update; it falls to zero along a cosine.
         seed: fixes the order of the rows, and an adapter's first weights.
         lora: rank of the adapter that is trained; 0 trains all weights.
         accumulate: number of forward passes that one update's batch is split into.
-        turn_tokens: that the saved policy keeps, see `load_policy`.
-        episode_tokens: that the saved policy keeps.
+        turn_tokens: limit that the saved policy keeps, see `load_policy`.
+        episode_tokens: limit that the saved policy keeps.
         bf16: learn in 16-bit floats.
         gradient_checkpointing: compute activations again instead of keeping them.
-        on_progress: called now and then with the updates done and those in all; see `UpdatesDone`.
+        on_progress: called now and then with the number of updates done and of all; see `UpdatesDone`.
 
     Raises:
         InvalidInput: the batch does not split into that many passes.
@@ -149,7 +149,7 @@ def imitate(
 
 
 def options(out: Path, steps: int, batch: int, learning_rate: float, seed: int, **memory: bool) -> dict[str, Any]:
-    """Arguments of a trainer's config for learning from recordings: a cosine, and no checkpoints on the way."""
+    """Arguments of a trainer's config for learning from recordings: a cosine schedule, and no checkpoints meanwhile."""
     return {
         **base_options(out / "trainer", steps=steps, learning_rate=learning_rate, seed=seed, **memory),
         "per_device_train_batch_size": batch,

@@ -1,10 +1,11 @@
 """A policy that a server of the Tinker API samples and trains, on our episodes.
 
-The server has the weights (a LoRA adapter on a base model) and the optimiser, on one machine or on many. Here remain
-the episodes, their advantages, the curriculum and the record. In each update the policy plays at the server, the
-episodes become rows with advantages, the server computes the gradient of importance-weighted GRPO and takes one step.
+The server has the weights (a LoRA adapter on a base model) and the optimiser, on one machine or on many. This process
+keeps the episodes, their advantages, the curriculum and the record. In each update the policy plays at the server, the
+episodes become rows with advantages, and the server computes the gradient of importance-weighted GRPO and takes one
+step.
 
-What is saved here, of a checkpoint as of the policy at the end, is a file with the names of the weights at the server.
+A checkpoint, like the final policy, is only a file here: it contains the names of the weights at the server.
 """
 
 from __future__ import annotations
@@ -43,13 +44,12 @@ from dreamgym_integrations.trainers.policy.run_folder import (
 from dreamgym_integrations.trainers.policy.vllm import MOST_APART
 
 RANK = 32
-"""Rank of the adapter if the settings name none."""
-"""Tokens of an answer at most, if the base model's config does not say."""
+"""Rank of the adapter if the settings do not set one."""
 WEIGHTS = "tinker.json"
-"""File that names weights at the server: `base` (the base model), `state` (to train on) and `sampler`."""
+"""File with the names of the weights at the server: `base` (the base model), `state` (to train on) and `sampler`."""
 BEST = "best"
 SEEDS = 2**31
-"""SkyRL takes a seed below this."""
+"""SkyRL accepts only seeds below this."""
 CONNECT_S = 5.0
 PATIENCE_S = 3600.0
 """Longest wait for an answer; the client itself would try for hours."""
@@ -59,13 +59,13 @@ class TinkerPolicy:
     """Samples at the server from the weights of the last update.
 
     Args:
-        tokenizer: gives the token that ends an answer.
-        max_new_tokens: longest answer in tokens.
-        url: the server's, for messages.
+        tokenizer: has the token that ends an answer.
+        max_new_tokens: most tokens of an answer.
+        url: address of the server, for error messages.
     """
 
     sampler: Any
-    """Samples from the weights as they were when it was made; replaced after each update."""
+    """The client's sampler for the weights at the time it was made. It is replaced after each update."""
 
     def __init__(self, tokenizer: Any, max_new_tokens: int, url: str) -> None:
         self._end: int = tokenizer.eos_token_id
@@ -77,7 +77,7 @@ class TinkerPolicy:
 
         Raises:
             EnvironmentUnavailable: the server fails.
-            InvalidInput: it gives no log-probabilities.
+            InvalidInput: the server returns no log-probabilities.
         """
         tinker = _client()
         with _failures(self._url):
@@ -110,22 +110,23 @@ def train_at_tinker(
     resume: bool = False,
     on_learned: Callable[[JsonObject], None] = lambda line: None,
 ) -> None:
-    """Train at the server that `settings.tinker` names, and leave the names of the weights in `out/policy`.
+    """Train at the server `settings.tinker`, and write the names of the weights to `out/policy`.
 
     Args:
         practice: plays the groups.
-        base: the server's name for its base model, which is also where its tokenizer is; or a folder that this left.
+        base: the server's name for its base model, from which its tokenizer is loaded too; or a folder that an earlier
+            run wrote.
         out: run folder.
         settings: see Settings.
         portal: the event loop on which the environments live.
         player: lets the policy play.
         probe: called before the first update, every `probe_every` updates, and after the last.
         resume: continue from the newest checkpoint in `out`, curriculum included.
-        on_learned: called after each update with how many there were, and figures.
+        on_learned: called after each update with its number and figures.
 
     Raises:
-        InvalidInput: the settings do not go with such a server, `out` holds another run, or what samples at the server
-            and what learns there differ.
+        InvalidInput: the settings do not suit such a server, `out` contains another run, or sampler and trainer of the
+            server differ.
         EnvironmentUnavailable: the server does not answer or fails, or every rollout of an update failed.
         TrainingStopped: there is nothing to learn.
     """
@@ -183,14 +184,14 @@ class ServerWeights:
 
     Args:
         url: address of the server.
-        base: its name for the base model.
-        state: weights to go on from; None: a new adapter.
+        base: the server's name for the base model.
+        state: name of the weights to continue from; None: a new adapter.
         settings: see Settings.
     """
 
     def __init__(self, url: str, base: str, state: str | None, settings: Settings) -> None:
         self._url, self._base, self._settings = url, base, settings
-        # the client wants a key of this form, whether or not the server does
+        # the client requires a key of this form, even if the server does not
         service = _client().ServiceClient(base_url=url, api_key=os.environ.get("TINKER_API_KEY") or "tml-none")
         with _failures(url):
             if state is None:
@@ -200,21 +201,21 @@ class ServerWeights:
                 self._training = service.create_training_client_from_state_with_optimizer(state)
 
     def sampler(self) -> Any:
-        """Samples from the weights as they are now."""
+        """A sampler for the current weights."""
         with _failures(self._url):
             return self._training.save_weights_and_get_sampling_client()
 
     def learn(self, practice: Practice, played: Round, rate: float) -> JsonObject:
-        """One step of the optimiser on a round of episodes; figures of it.
+        """Take one step of the optimiser on a round of episodes; return its figures.
 
         Raises:
-            InvalidInput: sampler and trainer differ by more than numbers round.
+            InvalidInput: sampler and trainer differ by more than rounding explains.
         """
         rows = [(row, advantage) for row, advantage in scored_rows(played, practice, self._settings) if advantage]
         if not rows:  # all episodes of each group had the same reward
             return {"learning_rate": rate}
         tokens = sum(sum(row.mask) for row, _ in rows)
-        # the server adds up over tokens; TRL's loss is their mean
+        # the server's loss is a sum over tokens; TRL's is their mean
         data = [datum(row, advantage / tokens) for row, advantage in rows]
         adam = _client().AdamParams(learning_rate=rate, beta2=0.999, eps=1e-8, grad_clip_norm=1.0)
         with _failures(self._url):
@@ -231,7 +232,7 @@ class ServerWeights:
             if own
         ]
         mean = sum(map(abs, apart)) / len(apart)
-        if not mean <= MOST_APART:  # a number that is none is refused too
+        if not mean <= MOST_APART:  # NaN is refused too
             raise InvalidInput(
                 f"sampler and trainer of the Tinker server at {self._url} differ by {mean:.3g} in the log-probability "
                 f"of a token, and {MOST_APART} is the most: what was sampled is not what learns"
@@ -240,7 +241,7 @@ class ServerWeights:
         return {"learning_rate": rate, "apart": mean, "importance": importance, "trained_tokens": tokens}
 
     def save(self, folder: Path, name: str) -> None:
-        """Have the server keep the weights under a name, and write into a folder what they are called there."""
+        """Save the weights at the server under a name, and write the server's names for them into a folder."""
         with _failures(self._url):
             state = self._training.save_state(name).result(PATIENCE_S).path
             sampler = self._training.save_weights_for_sampler(name).result(PATIENCE_S).path
@@ -250,7 +251,7 @@ class ServerWeights:
 
 
 def datum(row: Segment, advantage: float) -> Any:
-    """A row as the server learns it: each token predicts the next; only sampled ones have an advantage."""
+    """A row in the server's format: each token predicts the next; only sampled ones have an advantage."""
     tinker = _client()
     before = [0.0] * (len(row.prompt_ids) - 1)
     return tinker.Datum(
@@ -264,7 +265,7 @@ def datum(row: Segment, advantage: float) -> Any:
 
 
 def check_settings(settings: Settings, processes: int) -> None:
-    """Raises InvalidInput for what such a server cannot do, or would do otherwise."""
+    """Raise InvalidInput for settings that such a server cannot follow, or would follow in another way."""
     plain = Settings()
     memory = ("accumulate", "bf16", "gradient_checkpointing")
     own = ("algorithm", "staleness", "beta", "vllm", *memory)
@@ -275,7 +276,7 @@ def check_settings(settings: Settings, processes: int) -> None:
 
 
 def _start(folder: Path) -> tuple[str, str | None]:
-    """The base model, and the weights to go on from if the folder names some."""
+    """The base model, and the weights to continue from if the folder has their names."""
     if not (folder / WEIGHTS).is_file():
         return str(folder), None
     named = json.loads((folder / WEIGHTS).read_text(encoding="utf-8"))
@@ -283,7 +284,7 @@ def _start(folder: Path) -> tuple[str, str | None]:
 
 
 def _check_answers(url: str) -> None:
-    """Raises EnvironmentUnavailable if nobody does: the client would try for minutes."""
+    """Raise EnvironmentUnavailable if no server answers at `url`; the client itself would try for minutes."""
     try:
         httpx.get(f"{url}/api/v1/healthz", timeout=CONNECT_S, trust_env=False)
     except httpx.HTTPError as error:
@@ -291,7 +292,7 @@ def _check_answers(url: str) -> None:
 
 
 def _client() -> Any:
-    """The package of the client, which reports nothing to its makers. Raises MissingPackage."""
+    """The package of the client, imported with its telemetry turned off. Raises MissingPackage."""
     os.environ.setdefault("TINKER_TELEMETRY", "0")  # before it is imported
     try:
         import tinker
@@ -302,8 +303,8 @@ def _client() -> Any:
 
 @contextmanager
 def _failures(url: str) -> Iterator[None]:
-    """Raises EnvironmentUnavailable for whatever the client raises in the block."""
+    """Raise EnvironmentUnavailable for any error of the client in the block."""
     try:
         yield
-    except (_client().TinkerError, TimeoutError, ValueError) as error:  # ValueError is its word for a refusal
+    except (_client().TinkerError, TimeoutError, ValueError) as error:  # ValueError: a refusal
         raise EnvironmentUnavailable(f"the Tinker server at {url} failed: {type(error).__name__}: {error}") from error

@@ -1,7 +1,7 @@
-"""A tiny policy from scratch: 110 thousand parameters, one word one token. For text environments and two CPU cores.
+"""A tiny policy from scratch: 110 thousand parameters, one token per word. For text environments and two CPU cores.
 
-It is real in every part but its size: a transformers checkpoint with a tokenizer and a chat template, trained by the
-same trainers as any other.
+Only its size is unusual: it is a transformers checkpoint with a tokenizer and a chat template, trained by the same
+trainers as any other.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed
     """Write an untrained tiny policy that knows the words of these trajectories.
 
     Args:
-        trajectories: their words are its vocabulary.
-        folder: where it is written.
-        seed: of its weights.
-        heads: number of attention heads; with 2 they have width 32, the least that vLLM samples on CPUs.
+        trajectories: recorded play; its words are the vocabulary.
+        folder: folder to write.
+        seed: seed of the weights.
+        heads: number of attention heads; 2 heads have width 32, the least that vLLM samples on CPUs.
 
     Raises:
-        InvalidInput: an action is no text; a tiny policy cannot write JSON.
+        InvalidInput: an action is not a text; a tiny policy cannot write JSON.
     """
     given = list(trajectories)
     commands = {command for trajectory in given for command in _commands(trajectory)}
@@ -67,7 +67,7 @@ def _texts(trajectories: Iterable[Trajectory]) -> Iterable[str]:
 
 
 def _commands(trajectory: Trajectory) -> Iterable[str]:
-    """All texts that it writes."""
+    """All texts that the policy writes."""
     for transition in trajectory.transitions:
         argument = next(iter(transition.action.arguments.values()), None)
         if len(transition.action.arguments) != 1 or not isinstance(argument, str):

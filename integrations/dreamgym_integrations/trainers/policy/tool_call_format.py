@@ -1,7 +1,8 @@
 """Tool calls in a policy's text: how they are written, and read.
 
 A policy whose chat template knows tools writes `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as Hermes and
-Qwen do. One whose template knows none can act if the only tool takes one text: whatever it writes is that text.
+Qwen do. A policy whose template does not know tools can act only if there is one tool that takes one text: whatever it
+writes is that text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ESCAPED_END = "\\u003c/tool_call>"
 
 
 def check_tools(tools: Sequence[JsonObject], *, knows_tools: bool) -> None:
-    """Raises InvalidInput if the policy has no way to call these tools."""
+    """Raise InvalidInput if the policy has no way to call these tools."""
     if tools and not knows_tools and _text_argument(tools) is None:
         names = ", ".join(str(_function(tool).get("name")) for tool in tools)
         raise InvalidInput(
@@ -34,7 +35,7 @@ def check_tools(tools: Sequence[JsonObject], *, knows_tools: bool) -> None:
 
 
 def reply_of(words: str, tools: Sequence[JsonObject], *, knows_tools: bool) -> Reply:
-    """The answer to the agent. A malformed call is text, as in vLLM: the agent reads what the policy wrote."""
+    """The reply to the agent for a policy's text. A malformed call stays text, as in vLLM, and the agent reads it."""
     if not tools:
         return Reply(text=words)
     if knows_tools:
@@ -49,9 +50,9 @@ def reply_of(words: str, tools: Sequence[JsonObject], *, knows_tools: bool) -> R
 
 
 def calls_nobody_can_run(words: str, reply: Reply, tools: Sequence[JsonObject]) -> int:
-    """Number of calls in a policy's text that nobody can run: malformed, or of a tool that was not offered.
+    """Number of calls in a policy's text that cannot be run: malformed, or of a tool that was not offered.
 
-    If one call is malformed the whole answer is text, and none of its calls is run.
+    If one call is malformed, the whole answer is text, and none of its calls is run.
     """
     names = {_function(tool).get("name") for tool in tools}
     if tools and not reply.tool_calls:
@@ -68,7 +69,7 @@ def call_as_text(call: ToolCall, *, knows_tools: bool) -> str:
 
 
 def without_tool_calls(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """A conversation for a template that knows no tools: calls become text, their answers become user messages."""
+    """A conversation for a template that does not know tools: calls become text, their answers user messages."""
     return [_as_text(message) for message in messages]
 
 
@@ -86,7 +87,7 @@ def _as_text(message: JsonObject) -> JsonObject:
 
 
 def _called(words: str) -> Reply:
-    """Raises ValueError where a call is not what was expected."""
+    """The reply for a text with calls. Raises ValueError if a call is malformed."""
     calls = tuple(_call(found.group(1)) for found in _CALL.finditer(words))
     if not calls:
         return Reply(text=words)
@@ -97,7 +98,7 @@ def _call(text: str) -> ToolCall:
     call = json.loads(text, parse_constant=_no_constant)
     if not isinstance(call, dict) or not isinstance(call.get("arguments", {}), dict):
         raise ValueError("expected an object with a name and arguments")
-    json.dumps(call, ensure_ascii=False).encode()  # half a surrogate pair cannot be sent to anybody
+    json.dumps(call, ensure_ascii=False).encode()  # raises for half a surrogate pair, which cannot be sent
     return ToolCall(name=call.get("name") or "", arguments=call.get("arguments", {}))
 
 

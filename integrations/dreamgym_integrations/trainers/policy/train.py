@@ -1,8 +1,8 @@
 """A training run: GRPO or PPO over the same rollouts, checkpoints with the curriculum in each, probes, resuming.
 
-Several processes of a launcher such as torchrun train one policy: each plays its share of the groups, all keep the same
-curriculum, the first alone probes and writes the record and the store. Data-parallel training on CPUs is under test;
-FSDP and DeepSpeed go through accelerate and were never run here.
+Several processes of a launcher such as torchrun can train one policy. Each plays its share of the groups, and all keep
+the same curriculum. Only the first one probes and writes the record and the store. Data-parallel training on CPUs has
+tests; FSDP and DeepSpeed go through accelerate and were never run here.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from dreamgym_integrations.trainers.policy.tinker import train_at_tinker
 from dreamgym_integrations.trainers.policy.vllm import VllmPolicy, weights_figures
 
 Probe = Callable[[Policy, PolicyCodec, int], Coroutine[Any, Any, Seen]]
-"""Looks at the policy after so many updates, on the same event loop as the rollouts."""
+"""Evaluates the policy after a number of updates, on the same event loop as the rollouts."""
 BEST = "best"
-"""Folder of the policy that the best probe so far saw."""
+"""Folder of the policy with the best probe so far."""
 LEARNED = ("loss", "grad_norm", "learning_rate", "kl", "entropy", "value_loss", "importance", "truncated_share")
-"""Figures of TRL's log that `on_learned` is given after an update."""
+"""Figures of TRL's log that are passed to `on_learned` after an update."""
 
 
 def train_policy(
@@ -78,13 +78,13 @@ def train_policy(
         probe: called before the first update, every `probe_every` updates, and after the last; of several processes
             only the first calls its own.
         resume: continue from the newest checkpoint in `out`, curriculum included.
-        on_learned: called after each update with how many there were, and what of LEARNED the algorithm has.
+        on_learned: called after each update with its number and those figures of LEARNED that the algorithm has.
 
     Raises:
-        InvalidInput: `out` holds another run, or the settings do not fit together.
-        EnvironmentUnavailable: every rollout of an update failed; nothing can be learned from that.
-        TrainingStopped: there is nothing to learn, a number is none, or a checkpoint cannot be saved.
-        KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
+        InvalidInput: `out` contains another run, or the settings do not fit together.
+        EnvironmentUnavailable: every rollout of an update failed, so nothing can be learned.
+        TrainingStopped: there is nothing to learn, a number is not finite, or a checkpoint cannot be saved.
+        KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after a second one, at once.
     """
     processes = Processes()
     if settings.tinker:
@@ -94,7 +94,7 @@ def train_policy(
         return
 
     def begun() -> tuple[Path | None, str]:
-        """The checkpoint to continue from, if there is one, in a folder that is this run's, and the run's name."""
+        """Mark the folder as this run's; return the checkpoint to continue from, if any, and the run's name."""
         check_settings(settings, processes.count)
         mine = identity(practice.spec, base, settings)
         checkpoint = newest_checkpoint(out, mine) if resume else None
@@ -104,7 +104,7 @@ def train_policy(
     practice.processes = processes
     done = 0 if checkpoint is None else step_of(checkpoint) // steps_per_update(settings)
     portal.call(practice.rewind, done)
-    if done and practice.spent:  # by steps that were taken and lost
+    if done and practice.spent:  # the lost steps have used up the budget
         settings = settings.model_copy(update={"steps": done})
     if checkpoint is not None:
         practice.curriculum.restore(read_curriculum(checkpoint))
@@ -120,7 +120,7 @@ def train_policy(
 
 
 def check_settings(settings: Settings, processes: int) -> None:
-    """Raises InvalidInput where the settings do not fit together, or not to the processes."""
+    """Raise InvalidInput if the settings do not fit together, or do not fit the number of processes."""
     if settings.groups % processes:
         raise InvalidInput(
             f"{processes} processes play whole groups: groups must be a multiple of that, got {settings.groups}"
@@ -145,7 +145,7 @@ def _trainer(
     probe: Probe | None,
     on_learned: Callable[[JsonObject], None],
 ) -> RolloutTrainer:
-    set_seed(settings.seed)  # the weights that are new: an adapter's, a value head's
+    set_seed(settings.seed)  # for new weights: those of an adapter or a value head
     policy, codec = load_policy(base, turn_tokens=settings.turn_tokens, episode_tokens=settings.episode_tokens)
     if isinstance(codec, PointerCodec) and (settings.vllm or settings.lora):
         raise InvalidInput(
@@ -155,7 +155,7 @@ def _trainer(
     if settings.vllm:
         save = partial(_save_whole, policy.tokenizer, settings)
         sampler = VllmPolicy(policy.copy(), settings.vllm, out / "vllm", save)
-    # a policy that plays ahead has the server, with older weights than those that a probe is about
+    # a policy that plays ahead uses the server, whose weights are then older than those to probe
     probed = policy if settings.staleness else sampler
     values = Values(policy.model) if settings.algorithm == "ppo" else None
 
@@ -234,9 +234,9 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
 
 
 def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
-    """The policy as it is, without anything that is only for training; an adapter is merged into a copy of its base.
+    """Save the current policy without anything that is only for training; an adapter is merged into a copy of its base.
 
-    Whatever reads a policy (evaluation, the next run's start, a server) then reads one kind of folder.
+    So all readers of a policy (evaluation, the start of the next run, a server) read the same kind of folder.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     state = None if settings.lora else trainer.accelerator.get_state_dict(trainer.model)
@@ -248,7 +248,7 @@ def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
 def _save_whole(
     tokenizer: Any, settings: Settings, model: Any, folder: Path, state: dict[str, Any] | None = None
 ) -> None:
-    """Save a model that nothing wraps; `state` gives its weights, or it has them itself."""
+    """Save an unwrapped model with the weights in `state`, or with its own if that is None."""
     if settings.lora:
         model = merged(model)
     weights = model.state_dict() if state is None else state
@@ -257,13 +257,13 @@ def _save_whole(
 
 
 class _Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Drops what was computed with the old weights after each optimiser step."""
+    """Drops everything that was computed with the old weights, after each optimiser step."""
 
     def __init__(self, *policies: TransformersPolicy | VllmPolicy) -> None:
         self._policies = policies
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The policies have other weights now."""
+        """Make the policies forget, since they have new weights now."""
         for policy in self._policies:
             policy.forget()
 
@@ -283,12 +283,12 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     """Time of the last line of figures."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Look at the policy before the first update; a resumed run has already done so."""
+        """Probe the policy before the first update; a resumed run has already done so."""
         if state.global_step == 0:
             self._look(0, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Probe when it is time, and at the end."""
+        """Check the weights after every step; probe when it is due, and at the end."""
         self.trainer.check_weights()
         update, within = divmod(state.global_step, steps_per_update(self.settings))
         if within:
@@ -300,7 +300,7 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
             self._look(update, control)
 
     def _look(self, update: int, control: Any) -> None:
-        """The first process looks; all of them do what follows from it."""
+        """Probe in the first process; all processes act on the verdict."""
         seen = of_first(self.practice.processes, partial(self.look, update))
         control.should_training_stop |= seen.stop
         if seen.best:

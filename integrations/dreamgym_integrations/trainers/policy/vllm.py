@@ -1,12 +1,12 @@
 """The policy in training, sampled by a vLLM server over HTTP.
 
-The server is started by the user, in a virtual environment of its own. Whenever the weights have changed, the next call
-of `generate` writes them to a folder that the server can read, makes it load them and drop its prefix cache, and checks
-on the first answers that server and trainer agree. What they still differ by (precision, kernels) is corrected by the
-trainer's importance weights.
+The user starts the server, in a virtual environment of its own. Whenever the weights have changed, the next call of
+`generate` writes them to a folder that the server can read, makes it load them and drop its prefix cache, and checks on
+the first answers that server and trainer agree. The trainer's importance weights correct the remaining difference
+(precision, kernels).
 
-vLLM takes one seed per request and would give it to every prompt of the request, so that the answers of a group would
-be the same answer. Each prompt is therefore a request of its own; the server makes batches of them.
+vLLM takes one seed per request and uses it for every prompt of the request, so all answers of a group would be the
+same. Therefore each prompt is a request of its own; the server makes batches of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_APART = 0.15
 below 0.00001 in float32; with a server in bfloat16 0.004 for `tiny` and 0.05 for a model of 135 million weights, since
 bfloat16 rounds a logit between 16 and 32 to steps of 0.125."""
 CHECKED = 8
-"""Number of answers on which the two are compared after each change of the weights."""
+"""Number of answers on which server and trainer are compared after each change of the weights."""
 PATIENCE_S = 600.0
 """Longest wait for an answer or for the weights to load."""
 COMMAND = "VLLM_SERVER_DEV_MODE=1 vllm serve FOLDER --logprobs-mode processed_logprobs"
@@ -41,7 +41,7 @@ class VllmPolicy:
     """Samples at a vLLM server from the weights of a model in this process.
 
     Args:
-        policy: the policy in this process; its model may be replaced, and gives the weights.
+        policy: the policy in this process. Its model has the weights, and may be replaced.
         url: address of the server, such as `http://127.0.0.1:8000`, with or without `/v1`.
         folder: where the weights are written for the server, which reads them under the same path.
         save: writes the weights of a model as an ordinary checkpoint folder.
@@ -55,7 +55,7 @@ class VllmPolicy:
         self._name: str | None = None
         """Name of the server's model; None before the first request."""
         self._is_new = True
-        """True if the server has not yet got the weights."""
+        """True if the server does not have the current weights yet."""
         self.loads_s: list[float] = []
         """Seconds that each change of the weights took, writing included."""
         self.apart: list[float] = []
@@ -72,7 +72,7 @@ class VllmPolicy:
         self.forget()
 
     def forget(self) -> None:
-        """The weights have changed: the server gets the new ones before it samples again."""
+        """Give the server the new weights before it samples again, after they have changed."""
         self._is_new = True
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
@@ -80,7 +80,7 @@ class VllmPolicy:
 
         Raises:
             EnvironmentUnavailable: the server does not answer.
-            InvalidInput: it refuses, or samples from another distribution than the trainer's.
+            InvalidInput: the server refuses, or samples from another distribution than the trainer's.
         """
         return asyncio.run(self._generate(prompts_B, seeds_B))
 
@@ -126,12 +126,12 @@ class VllmPolicy:
             "seed": seed,
             "max_tokens": policy.max_new_tokens,
             "temperature": policy.temperature,
-            # the server's defaults are those of the model's generation_config.json, which cut and change probabilities
+            # by default the server uses the model's generation_config.json, which cuts and changes probabilities
             "top_p": 1.0,
             "top_k": 0,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
-            # nothing but the token that ends the trainer's own answers ends these
+            # only the token that ends the trainer's own answers ends these
             "ignore_eos": True,
             "stop_token_ids": [policy.tokenizer.eos_token_id],
             "skip_special_tokens": False,
@@ -155,7 +155,7 @@ class VllmPolicy:
         return Generation(ids=ids, logprobs=logprobs)
 
     async def _asked(self, client: httpx.AsyncClient, verb: str, path: str, body: JsonObject | None = None) -> Any:
-        """The answer as JSON; an empty one is an empty object."""
+        """Send a request and return the answer as JSON; an empty answer is an empty object."""
         try:
             response = await client.request(verb, path, json=body)
         except httpx.HTTPError as error:
@@ -178,7 +178,7 @@ class VllmPolicy:
             raise InvalidInput(f"{self._url}{path} did not answer in JSON: is a vLLM server there?") from error
 
     def _check(self, prompts_B: Sequence[Sequence[int]], sampled_B: Sequence[Generation]) -> None:
-        """Raises InvalidInput if the server samples from another distribution than the trainer's."""
+        """Raise InvalidInput if the server samples from another distribution than the trainer's."""
         apart = [
             abs(mine - theirs)
             for prompt, sampled in zip(prompts_B, sampled_B, strict=True)
@@ -186,7 +186,7 @@ class VllmPolicy:
         ]
         mean = sum(apart) / len(apart)
         self.apart.append(mean)
-        if not mean <= MOST_APART:  # a number that is none is refused too
+        if not mean <= MOST_APART:  # NaN is refused too
             raise InvalidInput(
                 f"the vLLM server at {self._url} and the trainer differ by {mean:.3g} in the log-probability of a "
                 f"token, and {MOST_APART} is the most: the server must run with --logprobs-mode processed_logprobs, "
@@ -207,7 +207,7 @@ class VllmPolicy:
 
 
 def weights_figures(policy: VllmPolicy) -> JsonObject:
-    """What the last change of the weights cost, and how far server and trainer were apart after it."""
+    """Seconds that the last change of the weights took, and how much server and trainer differed after it."""
     if not policy.apart:
         return {}
     return {"weights_s": round(policy.loads_s[-1], 3), "apart": policy.apart[-1]}

@@ -1,6 +1,6 @@
-"""Speaks for a policy that points: observations become a mapped state in ids, a choice becomes an action.
+"""The codec of a pointer policy: observations become a mapped state in ids, and a choice becomes an action.
 
-Every turn is a segment of its own, of a mapped state and a choice: nothing else that was said matters to this policy.
+Every turn is a segment of its own: a mapped state and a choice. The policy sees nothing else of the conversation.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class PointerCodec:
     """The codec of a checkpoint.
 
     Args:
-        config: of the checkpoint.
-        tokenizer: its words.
+        config: config of the checkpoint.
+        tokenizer: its tokenizer, which has the ids of the words.
     """
 
     def __init__(self, config: PointerConfig, tokenizer: Any) -> None:
@@ -40,25 +40,25 @@ class PointerCodec:
         self._unknown: int = tokenizer.unk_token_id
 
     def talk(self, task: Task, first: StepResult) -> PointerTalk:
-        """A new episode."""
+        """Begin an episode."""
         return PointerTalk(self, task, first)
 
     def conversations(self) -> PointerConversations:
-        """The conversations of an episode with an agent."""
+        """Begin the conversations of an episode with an agent."""
         return PointerConversations(self.spec, self.talk)
 
     def ended(self, ids: Sequence[int]) -> bool:
-        """A choice is always whole."""
+        """Always True: a choice is one token, so it is never cut off."""
         return True
 
     def ids(self, entities: Sequence[MappedEntity]) -> list[int]:
-        """A mapped state in ids."""
+        """The ids of a mapped state."""
         words = (word for one in entities for word in (kind_word(one.kind), *one.words))
         return [self._ids.get(word, self._unknown) for word in words]
 
 
 class PointerTalk:
-    """One episode: what is known so far, and a segment for each turn."""
+    """One episode: the state that is known so far, and a segment for each turn."""
 
     def __init__(self, codec: PointerCodec, task: Task, first: StepResult) -> None:
         self._codec, self._instruction = codec, task.instruction
@@ -91,7 +91,10 @@ class PointerTalk:
         return None
 
     def say(self, sampled: Generation) -> str:
-        """Append the choice. Its text is empty if it is none that the state suggests, which nothing understands."""
+        """Append the choice and return its text.
+
+        If the state does not suggest the choice, the text is empty, which no environment understands.
+        """
         segment = Segment(self.prompt)
         segment.say(sampled)
         self.segments.append(segment)
@@ -103,11 +106,11 @@ class PointerTalk:
     def skip(self, text: str) -> None:
         try:
             self._action = parse_action(self._codec.spec, text)
-        except InvalidInput:  # words of somebody else
+        except InvalidInput:  # the text is not an action
             self._action = None
 
     def hear(self, result: StepResult) -> bool:
-        """Read the answer. There is always room: the mapped state does not grow with what was said."""
+        """Read the answer. There is always room, since the mapped state does not grow with the conversation."""
         told: JsonObject = {} if result.structured is None else {"structured": result.structured}
         seen = StepResult(observation=result.observation, is_error=result.is_error, info=told)
         self._refused = True
@@ -121,7 +124,7 @@ class PointerTalk:
 
 
 def reader_for(spec: EnvironmentSpec, forms: Sequence[str]) -> Reader:
-    """The reader of an environment; of one that has none, that of its words with these forms of commands."""
+    """The reader of an environment; if it has none, a `WordsReader` with these forms of commands."""
     return reader_of(spec) or WordsReader(spec, forms)
 
 

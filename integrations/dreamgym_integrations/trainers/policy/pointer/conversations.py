@@ -1,7 +1,7 @@
-"""An agent's conversations with a policy that points: each request is read from its beginning.
+"""An agent's conversations with a pointer policy: each request is read from its beginning.
 
-The first message of the user is the task, its first line, and the first observation, the other lines. What follows is
-actions and their answers, as calls and messages of tools or as texts. What a system prompt says is not read.
+In the first message of the user, the first line is the task, and the other lines are the first observation. Actions and
+their answers follow, as calls and messages of tools or as texts. System prompts are not read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PointerConversations:
     """The conversations of one episode, see `EpisodeConversations`: each answer is a segment of its own.
 
     Args:
-        spec: of the environment.
+        spec: description of the environment.
         talk: begins an episode.
     """
 
@@ -45,7 +45,7 @@ class PointerConversations:
         self.unheard = 0
 
     def prompt(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> PointerPrompt:
-        """A request as tokens. Raises InvalidInput if it has no task, or tools of another environment."""
+        """A request as tokens. Raises InvalidInput if it has no task, or tools that the policy cannot call."""
         check_tools(tools, knows_tools=self._spec.text_argument is None)
         plain = [plain_message(message) for message in messages]
         start = next((n for n, message in enumerate(plain) if message["role"] == "user"), None)

@@ -24,23 +24,23 @@ from dreamgym_integrations.trainers.policy.pointer.words_reader import learn_for
 SPECIAL = ["<pad>", "<end>", "<unk>"]
 """The words PAD, END and UNKNOWN."""
 MOST_WORDS = 256
-"""Words that a policy knows at most: those that recorded play has most often."""
+"""Most words that a policy knows: the most frequent ones of recorded play."""
 
 
 def create_pointer_policy(
     spec: EnvironmentSpec, trajectories: Iterable[Trajectory], folder: Path, *, seed: int, marks: bool = True
 ) -> None:
-    """Write an untrained policy that points at what the environment's reader knows, or at words if it has none.
+    """Write an untrained policy that points at the entities of the environment's reader, or at words if it has none.
 
     Args:
-        spec: of the environment.
-        trajectories: recorded play; its words and its accepted calls are what the policy knows of.
-        folder: where it is written.
-        seed: of its weights.
-        marks: entities that the task names are marked.
+        spec: description of the environment.
+        trajectories: recorded play; the policy knows its words and its accepted calls.
+        folder: folder to write.
+        seed: seed of the weights.
+        marks: mark the entities that the task mentions.
 
     Raises:
-        InvalidInput: no recorded call names what the reader knows.
+        InvalidInput: no recorded call has an entity of the reader as an argument.
     """
     recorded = list(trajectories)
     if not any(trajectory.transitions for trajectory in recorded):

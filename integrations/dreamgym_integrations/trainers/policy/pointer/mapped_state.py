@@ -1,14 +1,16 @@
-"""The mapped state: what a reader knows, as entities of a few words each. A pure function, the same in a dream.
+"""The mapped state: what a reader knows, as entities of a few words each.
+
+The mapping is a pure function, so it is the same in a dream.
 
     $state !refused at=none                       the state itself: its single values, and if the last call was refused
     $word put, $word a, $word mug                    the words of the task
     places cabinet !named openable=yes open=no seen=yes @at has.where=plate has.where=!named
 
-Names are left out: any cabinet is any cabinet. An entity says what it is (its texts and flags; of several texts, the
-later ones with their field), which values of the
-state point at it (`@at`), what the entities that it names are (`where.@at`), and what those are that name it
-(`has.where=mug`: a mug lies there). `!named` says that one of its texts stands in the task, `!shared` that a word of it
-does. These marks are a switch: they are what a policy from scratch does not learn by itself.
+Ids are left out, so all cabinets look alike. The words of an entity are its texts and flags (if it has several texts,
+the later ones with their field), the values of the state that point at it (`@at`) or at an entity that it refers to
+(`where.@at`), and the texts of the entities that refer to it (`has.where=mug`: a mug lies there). `!named` marks an
+entity with a text that the task contains, `!shared` one with a word that the task contains. The marks can be switched
+off; a policy from scratch does not learn them by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dreamgym.state import StateSchema
 from dreamgym.types import JsonObject
 
 STATE, WORD = "$state", "$word"
-"""What the first word of an entity says if it is the state itself, or a word of the task."""
+"""Kind of the entity that is the state itself, and of those that are words of the task."""
 REFUSED, NAMED, SHARED = "!refused", "!named", "!shared"
 _WORD = re.compile(r"\w+")
 
@@ -34,13 +36,13 @@ class MappedEntity:
     kind: str
     """The name of its collection, or STATE or WORD."""
     id: str
-    """Its id in the state; a word of the task itself; empty for the state."""
+    """Its id in the state; for a word of the task, the word; empty for the state itself."""
     words: tuple[str, ...]
-    """What is told of it, without its kind."""
+    """The words that describe it, without its kind."""
 
 
 def nothing_of(value: str) -> str:
-    """The word that says that a value of the state is null."""
+    """The word for a value of the state that is null."""
     return f"{value}=none"
 
 
@@ -53,8 +55,8 @@ class StateMap:
     """Maps the states of one environment.
 
     Args:
-        schema: of the states that its reader makes.
-        marks: say of each entity whether the task names it.
+        schema: schema of the states that its reader makes.
+        marks: mark the entities that the task mentions.
     """
 
     def __init__(self, schema: StateSchema, *, marks: bool) -> None:
@@ -63,13 +65,13 @@ class StateMap:
     def entities(self, state: JsonObject, instruction: str, *, refused: bool) -> list[MappedEntity]:
         """The state, the words of the task, and every entity that is not somewhere else.
 
-        An entity is somewhere else if it names entities of other collections, and none of them is one that a value of
-        the state points at.
+        An entity is somewhere else if it refers to entities of other collections, and no value of the state points at
+        one of them or at the entity itself.
 
         Args:
-            state: what is known.
-            instruction: the task.
-            refused: the last call was refused.
+            state: the state that is known.
+            instruction: instruction of the task.
+            refused: True if the last call was refused.
         """
         return _Mapping(self._schema, state, words_of(instruction), self._marks).entities(refused)
 
@@ -103,7 +105,7 @@ class _Mapping:
             for identity, entity in self._entities.items()
         }
         self._by: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        """The entities of other collections that name an id, with the field in which they do."""
+        """For each id, the entities of other collections that refer to it, each with the field."""
         for identity, targets in self._named.items():
             for field, target in sorted(targets):
                 if self._of[target] != self._of[identity]:
@@ -136,21 +138,21 @@ class _Mapping:
         yield from sorted({f"has.{field}={word}" for field, by in self._by[identity] for word in self._texts(by)})
 
     def _texts(self, identity: str) -> list[str]:
-        """Its texts and its mark, without its flags."""
+        """The words of an entity's texts and its mark, without its flags."""
         return [word for word in self._own[identity] if "=" not in word]
 
     def _own_words(self, entity: JsonObject, unknown: Set[str]) -> list[str]:
-        """Its texts, its flags and its mark.
+        """The words of an entity's texts, its flags and its mark.
 
         Args:
-            entity: without its id.
+            entity: the entity without its id.
             unknown: the fields that may be null.
         """
         words: list[str] = []
         texts = [name for name, value in entity.items() if isinstance(value, str) and value not in self._of]
         for field, value in entity.items():
             if isinstance(value, bool):
-                if value or field in unknown:  # where it cannot be unknown, a flag that is not told is false
+                if value or field in unknown:  # if a flag cannot be null, its absence means false
                     words.append(f"{field}={'yes' if value else 'no'}")
             elif isinstance(value, str) and field in texts:
                 prefix = "" if field == texts[0] else f"{field}="
@@ -166,7 +168,7 @@ class _Mapping:
         return [*words, *(SHARED for word in words if len(words) > 1 and f" {word} " in self._marked)]
 
     def _targets(self, entity: JsonObject) -> Iterator[tuple[str, str]]:
-        """The fields that name other entities, with the ids."""
+        """Yield the fields that refer to other entities, with their ids."""
         for field, value in entity.items():
             for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, str) and one in self._of:

@@ -1,9 +1,9 @@
 """The network: one vector for each entity of a mapped state, and a score for each verb on each of them.
 
-A row of ids is one mapped state and, behind it, the choice that was made in it: `entity * verbs + verb`. Choices have
-the ids 0 to C - 1 and are not read by the network, so that every position of a row predicts the same: a choice in its
-state. The choices that a state does not suggest have no probability. TRL computes log-probabilities from a hidden state
-and the weights of one linear layer, which pointing has not; `restore_own_head` gives the trainers the model's own way.
+A row of ids is one mapped state, followed by the choice that was made in it: `entity * verbs + verb`. Choices have the
+ids 0 to C - 1, and the network does not read them. So every position of a row predicts the same thing: a choice in the
+row's state. A choice that the state does not suggest has probability 0. TRL computes log-probabilities from a hidden
+state and the weights of one linear layer, which this network lacks; `restore_own_head` brings back the model's own way.
 
 Axes: B rows, T ids of a row, N entities of a row, V verbs, C choices, F words, H width.
 """
@@ -22,29 +22,29 @@ from transformers.utils import ModelOutput
 from trl.trainer.utils import FusedCausalLMOutput
 
 PAD, END, UNKNOWN = 0, 1, 2
-"""The first words: two that are not read, and one for every word that no recording had."""
+"""Numbers of the first words: two that are not read, and one for every word that no recording contains."""
 NEVER = -1e4
 """Score of a choice that a state does not suggest: its probability is exactly 0, and no sum is infinite."""
 
 
 class PointerConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not typed
-    """What a checkpoint holds besides the weights.
+    """The contents of a checkpoint besides the weights.
 
     Args:
-        environment: the environment's description without its tasks; its reader is found by it.
-        forms: of commands, for an environment without a reader.
+        environment: the environment's description without its tasks, by which its reader is found.
+        forms: forms of commands, for an environment without a reader.
         verbs: `Verb`s as JSON.
-        marks: entities that the task names are marked.
-        most_entities: entities of a state that can be pointed at.
-        words: number of words, which have the ids from C on.
+        marks: mark the entities that the task mentions.
+        most_entities: most entities of a state that can be pointed at.
+        words: number of words, whose ids begin at C.
         kinds: ids of the words that begin an entity.
         applies: for each of `kinds`, the numbers of the verbs that fit it.
-        lacks: ids of words that say that a value of the state is null, with the numbers of the verbs that need it.
+        lacks: ids of the words for a null value of the state, each with the numbers of the verbs that need this value.
     """
 
     model_type = "dreamgym_pointer"
     auto_map: ClassVar[dict[str, str]] = {}
-    """TRL reads it, to make the reference policy, of every model whose class is not transformers' own."""
+    """TRL reads it when it makes the reference policy of a model whose class is not part of transformers."""
 
     def __init__(
         self,
@@ -78,18 +78,18 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is 
 
 @dataclass
 class PointerEncoderOutput(ModelOutput):  # type: ignore[misc]  # transformers is not typed
-    """What the encoder makes of rows."""
+    """Output of the encoder."""
 
     last_hidden_state: torch.Tensor | None = None
     """(B, T, H): at each position, the vector of the state itself. A value head reads it."""
     entities: torch.Tensor | None = None
     """(B, N, H)."""
     suggested: torch.Tensor | None = None
-    """(B, N, V): the state suggests this verb on this entity."""
+    """(B, N, V): True if the state suggests this verb on this entity."""
 
 
 class PointerBlock(nn.Module):  # type: ignore[misc]  # torch's modules are not typed
-    """Attention among the entities of a row and a layer of four times the width, each behind its norm."""
+    """Attention among the entities of a row, then a layer of four times the width, each after its own norm."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class PointerBlock(nn.Module):  # type: ignore[misc]  # torch's modules are not 
         self.wide, self.narrow = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
 
     def forward(self, x_BNH: torch.Tensor, mask_B11N: torch.Tensor) -> torch.Tensor:
-        """The entities with what each took from the others."""
+        """The vectors of the entities after attention and layer, shape (B, N, H)."""
         rows, entities, hidden = x_BNH.shape
         split = self.queries_keys_values(self.before_attention(x_BNH))
         q, k, v = split.view(rows, entities, 3, self.heads, hidden // self.heads).permute(2, 0, 3, 1, 4)
@@ -109,7 +109,7 @@ class PointerBlock(nn.Module):  # type: ignore[misc]  # torch's modules are not 
 
 
 class PointerPreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # transformers is not typed
-    """What both models share for loading and saving."""
+    """Loading and saving, shared by encoder and policy."""
 
     config_class = PointerConfig
     base_model_prefix = "encoder"
@@ -127,7 +127,7 @@ class PointerPreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # transfor
 
 
 class PointerEncoder(PointerPreTrainedModel):
-    """Ids to entities."""
+    """Encodes rows of ids as vectors of entities."""
 
     def __init__(self, config: PointerConfig) -> None:
         super().__init__(config)
@@ -142,7 +142,7 @@ class PointerEncoder(PointerPreTrainedModel):
         return self.words
 
     def forward(self, input_ids: torch.Tensor, **_: Any) -> PointerEncoderOutput:
-        """Encode the entities of each row; those beyond the most are left out. Padding and choices are not read."""
+        """Encode the first `most_entities` entities of each row. Padding and choices are not read."""
         is_kind_F, applies_FV, lacks_FV = self._tables(input_ids.device)
         words_BT = (input_ids - self.config.choices).clamp(min=PAD)
         is_word_BT = words_BT >= UNKNOWN
@@ -172,7 +172,7 @@ class PointerEncoder(PointerPreTrainedModel):
         )
 
     def _tables(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What the configuration says of each word: it begins an entity, which verbs fit it, which it rules out."""
+        """For each word, from the config: if it begins an entity, which verbs fit it, and which verbs it rules out."""
         config, verbs = self.config, len(self.config.verbs)
         is_kind_F = torch.zeros(config.words, dtype=torch.bool)
         applies_FV, lacks_FV = (torch.zeros(config.words, verbs, dtype=torch.bool) for _ in range(2))
@@ -185,7 +185,7 @@ class PointerEncoder(PointerPreTrainedModel):
 
 
 class PointerForCausalLM(PointerPreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transformers is not typed
-    """Rows of ids to scores of choices."""
+    """Scores the choices in each row of ids."""
 
     def __init__(self, config: PointerConfig) -> None:
         super().__init__(config)
@@ -232,7 +232,7 @@ class PointerForCausalLM(PointerPreTrainedModel, GenerationMixin):  # type: igno
 
 
 def scored(scores_BC: torch.Tensor, labels_BT: torch.Tensor, items: Any) -> FusedCausalLMOutput:
-    """What TRL asks of a model for its labels: one choice a row at most, in any column; -100 elsewhere."""
+    """The figures of the labels that TRL asks for. A row has at most one label, in any column, and -100 elsewhere."""
     mask_BT = labels_BT != -100
     logprobs_BC = scores_BC.float().log_softmax(-1)
     entropy_B1 = -(logprobs_BC.exp() * logprobs_BC).sum(1, keepdim=True)
@@ -255,7 +255,7 @@ def scored(scores_BC: torch.Tensor, labels_BT: torch.Tensor, items: Any) -> Fuse
 
 
 def restore_own_head(model: Any) -> None:
-    """Undo what a trainer of TRL did to the forward pass when it was made; other models are left alone."""
+    """Undo the change that a new TRL trainer makes to a pointer's forward pass; other models are left alone."""
     if isinstance(model, PointerForCausalLM):
         model.__dict__.pop("forward", None)
 

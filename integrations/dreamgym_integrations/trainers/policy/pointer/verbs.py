@@ -1,8 +1,8 @@
-"""What can be done with an entity: typed tools, each with the argument that is pointed at, learned from recorded calls.
+"""The verbs of a pointer policy: typed tools, each with the argument that is pointed at, learned from recorded calls.
 
-`take(thing, place)` points at a thing, and the place is the one that the thing names in its field `where`;
-`move(thing, place)` points at a place, and the thing is the value `held` of the state. No rule of an environment is
-written here: which argument is which follows from the calls that were accepted.
+`take(thing, place)` points at a thing, and the place is the one in the thing's field `where`. `move(thing, place)`
+points at a place, and the thing is the value `held` of the state. This module contains no rule of an environment: the
+accepted calls show which argument is which.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from dreamgym.types import Frozen, JsonObject, ToolCall, Trajectory
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import STATE, WORD, MappedEntity, words_of
 
 CONSTANTS = 8
-"""Sets of values, of arguments that name nothing, that a tool may be recorded with; each is a verb of its own."""
+"""Most sets of values of a tool's arguments that are not entities. Each set is a verb; with more, there are none."""
 SHARE = 0.9
-"""Share of a tool's accepted calls that an explanation of an argument must hold in."""
+"""Least share of a tool's accepted calls in which an explanation of an argument must hold."""
 
 
 NAMED = 0.25
-"""Share of a tool's accepted calls in which an argument must be the id of an entity for a policy to point there. The
-other calls are words of somebody's own, which it does not imitate."""
+"""Least share of a tool's accepted calls in which an argument must be the id of an entity, for a policy to point there.
+The other calls contain free text, which the policy does not imitate."""
 
 
 class Verb(Frozen):
-    """A tool as it is applied to an entity."""
+    """A tool that is applied to an entity."""
 
     tool: str
     kinds: tuple[str, ...]
-    """What can be pointed at: collections, or the state itself for a tool that needs nothing."""
+    """Kinds of entities that it can point at; the state itself for a tool that needs no entity."""
     points_at: str | None = None
     """The argument that is the entity's id, or the word of the task."""
     values: dict[str, str] = Field(default_factory=dict)
     """Arguments that are a value of the state, with the value's name."""
     fields: dict[str, str] = Field(default_factory=dict)
-    """Arguments that the entity names, with the field in which it does."""
+    """Arguments that are in a field of the entity, with the field's name."""
     constants: JsonObject = Field(default_factory=dict)
     """Arguments that are always the same."""
 
@@ -57,7 +57,7 @@ class Verb(Frozen):
         return None if None in arguments.values() else ToolCall(name=self.tool, arguments=arguments)
 
     def pointed_at(self, call: ToolCall, entities: Sequence[MappedEntity]) -> int | None:
-        """Which of the entities a call is about; None if this verb does not word it."""
+        """Index of the entity that a call is about; None if this verb cannot express the call."""
         if call.name != self.tool or any(call.arguments.get(name) != value for name, value in self.constants.items()):
             return None
         target = "" if self.points_at is None else call.arguments.get(self.points_at)
@@ -67,11 +67,11 @@ class Verb(Frozen):
 def learn_verbs(trajectories: Iterable[Trajectory], reader: Reader) -> list[Verb]:
     """The verbs of the calls that were accepted.
 
-    A tool that nobody used has none, and where others changed what is known, neither has one that never did: a policy
-    that sees what is known alone has no reason to call it.
+    A tool that nobody used has no verb. Nor has a tool whose calls changed the known state in at most a tenth of the
+    cases, if any call did: a policy that sees only the known state has no reason to call it.
 
     Raises:
-        InvalidInput: no recorded call is about what the reader knows.
+        InvalidInput: no recorded call has an entity of the reader as an argument.
     """
     used: dict[str, list[_Used]] = defaultdict(list)
     for trajectory in trajectories:
@@ -94,12 +94,12 @@ def learn_verbs(trajectories: Iterable[Trajectory], reader: Reader) -> list[Verb
 
 
 class _Used:
-    """One accepted call, with what was known before it."""
+    """One accepted call, with the state that was known before it."""
 
     def __init__(self, call: ToolCall, state: JsonObject, words: set[str], changed: bool) -> None:
         self.call, self.state, self.words = call, state, words
         self.changed = changed
-        """What is known was another after it, or the episode had ended."""
+        """True if the call changed the known state or ended the episode."""
 
     def kind(self, argument: str, schema: StateSchema) -> str | None:
         """The collection that has the argument as an id; WORD for a word of the task; None for neither."""
@@ -112,18 +112,18 @@ class _Used:
         return WORD if value.casefold() in self.words else None
 
     def is_value(self, argument: str, value: str) -> bool:
-        """The argument is this value of the state."""
+        """True if the argument is this value of the state."""
         return self.state.get(value) == self.call.arguments.get(argument)
 
     def is_named(self, argument: str, field: str, pointed: str, schema: StateSchema) -> bool:
-        """The argument is named in this field of the entity that another argument points at."""
+        """True if the argument is in this field of the entity that another argument points at."""
         kind, target = self.kind(pointed, schema), self.call.arguments.get(pointed)
         named = as_object(as_object(self.state.get(kind or "")).get(str(target))).get(field)
         return self.call.arguments.get(argument) in (named if isinstance(named, list) else [named])
 
 
 def _verbs_of(tool: str, used: Sequence[_Used], schema: StateSchema) -> Iterator[Verb]:
-    """The verbs of one tool; none if two of its arguments are free."""
+    """Yield the verbs of one tool; none if the state leaves two of its arguments unexplained."""
     arguments = sorted({name for one in used for name in one.call.arguments})
     kinds = {name: Counter(one.kind(name, schema) for one in used) for name in arguments}
     entities = [name for name in arguments if kinds[name][None] <= (1 - SHARE) * len(used)]
@@ -135,19 +135,19 @@ def _verbs_of(tool: str, used: Sequence[_Used], schema: StateSchema) -> Iterator
     rest = [name for name in arguments if name not in entities]
 
     def by_value(argument: str) -> tuple[float, str]:
-        """The share of calls in which the argument is a value of the state, with the value that it mostly is."""
+        """The share of calls in which the argument is one value of the state, with the value that fits most calls."""
         shares = ((fmean(one.is_value(argument, value) for one in used), value) for value in schema.values)
         return max(shares, default=(0.0, ""))
 
     def by_field(argument: str, pointed: str) -> tuple[float, str]:
-        """The share of calls in which the argument is a field of the entity that is pointed at, with that field."""
+        """The share of calls in which the argument is in one field of the entity, with the field that fits most."""
         fields = {field for kind in kinds[pointed] if kind in schema.collections for field in _fields(schema, kind)}
         shares = (
             (fmean(one.is_named(argument, field, pointed, schema) for one in used), field) for field in sorted(fields)
         )
         return max(shares, default=(0.0, ""))
 
-    pointed = min(entities, key=lambda name: by_value(name)[0], default=None)  # the state tells it least: it is chosen
+    pointed = min(entities, key=lambda name: by_value(name)[0], default=None)  # the one least explained by the state
     values, fields = {}, {}
     for name in entities:
         if pointed is not None and name != pointed:
@@ -173,13 +173,13 @@ def _verbs_of(tool: str, used: Sequence[_Used], schema: StateSchema) -> Iterator
 
 
 def _fields(schema: StateSchema, kind: str) -> Iterator[str]:
-    """The fields of a collection that may name other entities."""
+    """The fields of a collection that may refer to other entities."""
     collection = schema.collections[kind]
     return (name for name, of in collection.fields.items() if of.removesuffix("?") in ("string", "array", "any"))
 
 
 def _named(named: JsonValue, state: JsonObject) -> JsonValue:
-    """The id in a field; of several, one that a value of the state points at, else the first."""
+    """The id in a field; if it has several, one that a value of the state points at, else the first."""
     if not isinstance(named, list):
         return named
     pointed = [one for one in named if isinstance(one, str) and one in state.values()]

@@ -1,8 +1,8 @@
-"""The reader of a text environment that has none: a policy points at words of the last observation and copies them.
+"""A reader for text environments without one: a policy points at words of the last observation and copies them.
 
-`say red`, recorded after "the lamp is red", is the form `say {word}` with the word *red*. At most one word of a command
-is copied, the last one that the observation or the task has; commands are written in lower case. Nothing is remembered
-but the last observation. The id of a word has quotes around it, for its text is no id.
+`say red`, recorded after "the lamp is red", has the form `say {word}` with the word *red*. At most one word of a
+command is copied: the last one that is in the observation or the task. Commands are written in lower case. Only the
+last observation is remembered. The id of a word has quotes around it, since its text is not an id.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import words_of
 
 MOST_FORMS = 32
-"""Forms of commands that a policy has at most: those that were recorded most often."""
+"""Most forms of commands of a policy: those that were recorded most often."""
 SLOT = "{word}"
 SCHEMA = StateSchema.model_validate(
     {"words": {"key": "word", "fields": {"text": "string", "among": "string"}, "complete": False}}
 )
-"""`among` holds the words of the same sentence, of all sentences that have the word."""
+"""`among` contains the other words of all sentences that contain the word."""
 _SENTENCE = re.compile(r"[.!?;:\n]+")
 
 
@@ -30,8 +30,8 @@ class WordsReader:
     """See `dreamgym.reading.Reader`.
 
     Args:
-        spec: of an environment with one tool that takes one text.
-        forms: of commands.
+        spec: description of an environment with one tool that takes one text.
+        forms: forms of commands.
     """
 
     schema = SCHEMA
