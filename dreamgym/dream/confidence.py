@@ -22,7 +22,7 @@ from dreamgym.types import Frozen
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 TOKENS = "tokens"
 """Key of the mean token probability in `Prediction.probabilities`; every other key is a flag of the answer."""
@@ -167,7 +167,7 @@ def calibrate(rows: Sequence[tuple[Sequence[float], bool]], *, model: str, env: 
         bias=bias,
         n=len(rows),
         brier=float(np.mean((given_N - right_N) ** 2)),
-        auroc=_auroc(given_N, right_N),
+        auroc=auroc(given_N, right_N),
     )
 
 
@@ -200,11 +200,12 @@ def _fitted(features_NF: NDArray[np.float64], right_N: NDArray[np.float64]) -> t
     return beta[:-1], float(beta[-1])
 
 
-def _auroc(given_N: NDArray[np.float64], right_N: NDArray[np.float64]) -> float | None:
+def auroc(given_N: ArrayLike, right_N: ArrayLike) -> float | None:
     """Share of pairs of a right and a wrong answer in which the right one scores higher; ties count half."""
     import numpy as np
 
-    right, wrong = given_N[right_N == 1], given_N[right_N == 0]
+    given, is_right = np.asarray(given_N, float), np.asarray(right_N, bool)
+    right, wrong = given[is_right], given[~is_right]
     if not len(right) or not len(wrong):
         return None
     above = np.sum(right[:, None] > wrong[None, :]) + 0.5 * np.sum(right[:, None] == wrong[None, :])

@@ -21,8 +21,7 @@ from dreamgym.tools import completed
 from dreamgym.types import Provenance, Tier
 
 COPIED = 16
-"""Number of the nearest transitions that may be copied as an answer. Refusals recorded in the same state must be among
-them; retrieval weighs the state most."""
+"""Number of the nearest transitions whose answer may be adapted to the action. A refusal may come from any of them."""
 
 
 class NearestModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dreamgym.dream.confidence import Calibration, calibrate
+from dreamgym.dream.confidence import Calibration, auroc, calibrate
 from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.rates import Rate, clustered, wilson
 from dreamgym.types import Frozen
@@ -83,16 +83,6 @@ def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) ->
         auroc=auroc(given, right),
         bins=bins,
     )
-
-
-def auroc(given: Sequence[float], right: Sequence[bool]) -> float | None:
-    """Share of pairs of a right and a wrong answer in which the right one has more confidence; ties count half."""
-    good = [p for p, y in zip(given, right, strict=True) if y]
-    bad = [p for p, y in zip(given, right, strict=True) if not y]
-    if not good or not bad:
-        return None
-    won = sum((p > q) + 0.5 * (p == q) for p in good for q in bad)
-    return won / (len(good) * len(bad))
 
 
 def _bins(given: Sequence[float], right: Sequence[bool]) -> tuple[Bin, ...]:

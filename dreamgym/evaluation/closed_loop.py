@@ -190,7 +190,9 @@ async def closed_loop(
     played = [(one, _outcome(one, ends_itself=ends_itself)) for one in bouts]
     decided = {out.task for _, out in played if out.real is not None or out.replayed is not None}
     counted = [(one, out) for one, out in played if out.task in decided]
-    results = tuple(_result(player, [pair for pair in counted if pair[0].player is player]) for player in players)
+    results = tuple(
+        _result(player, [pair for pair in counted if pair[0].player is player], seed=seed) for player in players
+    )
     return ClosedLoop(
         seed=seed,
         tasks=len(decided),
@@ -217,23 +219,23 @@ def _outcome(bout: Bout, *, ends_itself: bool) -> TaskOutcome:
     )
 
 
-def _result(player: ScriptedPlayer, played: Sequence[Played]) -> PlayerResult:
+def _result(player: ScriptedPlayer, played: Sequence[Played], *, seed: int) -> PlayerResult:
     outcomes = tuple(outcome for _, outcome in played)
     return PlayerResult(
         player=player.name,
         bad=player.bad,
         dream=_success(one.dream for one in outcomes),
         real=_success(one.real for one in outcomes),
-        difference=_difference(outcomes),
+        difference=_difference(outcomes, seed=seed),
         dream_unanswered=sum(not is_answered(bout.dream) for bout, _ in played),
         real_unanswered=sum(not is_answered(bout.real) for bout, _ in played),
         tiers=dict(Counter(step.provenance.tier.value for bout, _ in played for step in answered_steps(bout.dream))),
-        replay=replay_of(played),
+        replay=replay_of(played, seed=seed),
         outcomes=outcomes,
     )
 
 
-def replay_of(played: Sequence[Played], *, seed: int = 0) -> Replay:
+def replay_of(played: Sequence[Played], *, seed: int) -> Replay:
     """Compare the dreamed calls of some bouts with reality; intervals are over episodes."""
     steps = [bout.steps() for bout, _ in played]
     both = [one for _, one in played if one.dream is not None and one.replayed is not None]
@@ -277,7 +279,7 @@ def _play_along(played: Sequence[Played], *, seed: int) -> PlayAlong | None:
     )
 
 
-def _difference(outcomes: Sequence[TaskOutcome], *, seed: int = 0) -> Rate | None:
+def _difference(outcomes: Sequence[TaskOutcome], *, seed: int) -> Rate | None:
     """Success in the dream minus success in reality; None if no task has both outcomes."""
     both = [(one, float(one.dream) - one.real) for one in outcomes if one.dream is not None and one.real is not None]
     if not both:

@@ -181,7 +181,7 @@ class Collecting:
         self._version = version
         self._todo = [one for one in planned if one.id not in kept.ids]
         self._began, self._progress = time.monotonic(), now_and_then(say)
-        self.played = self.won = 0
+        self.tried = self.played = self.won = 0
         self.failed: list[str] = []
         self._in_a_row = 0
         self._last = ""
@@ -236,6 +236,7 @@ class Collecting:
                 await self._kept.add(trajectory)
                 self.played += 1
                 self.won += trajectory.success
+        self.tried += 1
         self._progress(self._line())
 
     def _fail(self, one: Planned, why: str) -> None:
@@ -260,10 +261,9 @@ class Collecting:
     def _line(self) -> str:
         done, all_ = self.there + self.played, len(self._all)
         share = f", {self.won / self.played:.0%} successful" if self.played else ""
-        tried = self.played + len(self.failed)
-        rate = tried / max(1e-9, time.monotonic() - self._began)
-        left = (len(self._todo) - tried) / rate if rate else 0
-        speed = f", {60 * rate:.0f} a minute" if tried else ""
+        rate = self.tried / max(1e-9, time.monotonic() - self._began)
+        left = (len(self._todo) - self.tried) / rate if rate else 0
+        speed = f", {60 * rate:.0f} a minute" if self.tried else ""
         ahead = f"{speed}, {_span(left)} left" if left else speed
         return f"{done} of {all_} episodes{share}{ahead}"
 

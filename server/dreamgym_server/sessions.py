@@ -192,7 +192,7 @@ class Episodes:
             running.request_id, running.cancelled = request_id, False
         return await asyncio.shield(running.task)
 
-    async def cancel(self, env: str, episode_id: str, request_id: str | int) -> None:
+    async def cancel(self, episode_id: str, request_id: str | int) -> None:
         """Note that the client of this request no longer waits. The step goes on."""
         live = self._live.get(episode_id)
         for call in list(live.calls.values()) if live else ():
@@ -325,9 +325,9 @@ class Episodes:
             try:
                 await self.sweep()
             except DreamGymError as error:
-                logger.warning("the sweep was broken off: %s", error)
+                logger.warning("the sweep failed: %s", error)
             except Exception:  # one bad episode must not stop the sweep of the others
-                logger.exception("the sweep was broken off")
+                logger.exception("the sweep failed")
             await asyncio.sleep(self._limits.sweep_s)
 
     async def _check_room(self) -> None:
@@ -469,7 +469,7 @@ class Episodes:
         await self._release(live)
         answered, stored = live.episode.version, await self._store.load(live.episode.id)
         if stored.version < answered:
-            raise StepsLost(f"the database has {stored.version} steps of this episode, {answered} were answered")
+            raise StepsLost(f"the database has {stored.version} steps of this episode, but {answered} were answered")
         if stored.version > answered:
             live.broken_off = ""
         live.episode, unconfirmed, live.unconfirmed = stored, live.unconfirmed, None
@@ -507,7 +507,7 @@ class Episodes:
         try:
             await self._store.mark_undelivered(live.episode.id, version=live.episode.version, undelivered=undelivered)
         except DreamGymError as error:  # the step is stored; only a resend after a restart needs the note
-            logger.warning("episode %s: delivery could not be noted: %s", live.episode.id, error)
+            logger.warning("episode %s: cannot store whether the last answer was delivered: %s", live.episode.id, error)
 
     async def _finish(
         self,

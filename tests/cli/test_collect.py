@@ -184,6 +184,8 @@ def test_a_failing_episode_is_kept_as_failed_and_named_and_the_rest_goes_on(drea
     assert code == 0
     assert "episode 2 (lamp-2, seed 2) failed: EnvironmentUnavailable: the bulb broke" in err
     assert re.search("1 episodes failed: lamps-press-2-", err)
+    assert re.search("6 of 6 episodes", err)
+    assert not re.search("6 of 6 episodes.* left", err), "each episode counts once"
     failed = [played for played in read_jsonl(Path("out.jsonl"), Trajectory) if played.stop_reason is StopReason.ERROR]
     assert [(played.task.id, len(played.transitions)) for played in failed] == [("lamp-2", 1)]
     assert sorted(lamps_of("out.jsonl")) == list(range(6))

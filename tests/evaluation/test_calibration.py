@@ -7,8 +7,8 @@ from cases import case
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.dream.confidence import FEATURES
-from dreamgym.evaluation.calibration import auroc, calibrated, fitted
+from dreamgym.dream.confidence import FEATURES, auroc
+from dreamgym.evaluation.calibration import calibrated, fitted
 from dreamgym.evaluation.calls import Compared
 from dreamgym.types import StepResult
 

@@ -21,11 +21,12 @@ from dreamgym.evaluation.differences import paired
 from dreamgym.evaluation.rates import wilson
 from dreamgym.evaluation.report import SHOWN, FidelityReport, SettingReport, worst
 from dreamgym.evaluation.report.page import page
+from dreamgym.evaluation.report.plots import TIERS
 from dreamgym.evaluation.report.tables import rate
-from dreamgym.evaluation.report.text import as_text
+from dreamgym.evaluation.report.text import Number, as_text, sections
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
-from dreamgym.types import StepResult, ToolCall
+from dreamgym.types import StepResult, Tier, ToolCall
 
 BEFORE, AFTER = world(a=1), world(a=2)
 EVIL = "<script>alert('reward')</script>"
@@ -147,6 +148,20 @@ def test_the_page_has_every_cell_of_the_tables_and_the_plots() -> None:
             plain = cell.removeprefix("== ")
             assert plain in words or plain[:1].upper() + plain[1:] in words, cell
     assert found.elements.count("svg") == 4
+
+
+def test_the_number_of_judged_steps_belongs_to_a_row_of_its_table() -> None:
+    one = measured("a", 15)
+    assert one.criteria is not None
+    judged = one.model_copy(update={"criteria": one.criteria.model_copy(update={"judge": "m", "judged": 3})})
+    (section,) = [section for section in sections(judged) if section.rows and section.rows[0][0] == "criterion"]
+    (number,) = [part for note in section.notes for part in note if isinstance(part, Number)]
+    assert number.row in {row[0] for row in section.rows}
+    assert number.column in section.rows[0]
+
+
+def test_the_plot_of_the_tiers_knows_every_tier_of_a_dream() -> None:
+    assert set(TIERS) == {tier.value for tier in Tier} - {Tier.REAL.value}
 
 
 def test_the_page_needs_no_other_file_and_runs_nothing() -> None:

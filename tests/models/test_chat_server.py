@@ -78,6 +78,16 @@ async def test_a_policy_that_fails_and_a_body_that_is_none_are_errors_with_a_rea
             assert (await plain.post(f"{url}/chat/completions", content=b"{")).status_code == 400
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"n": [1]}, {"n": 2}, {"tools": 3}, {"tools": [1]}, {"stream_options": "include_usage"}]
+)
+async def test_a_field_of_another_type_is_a_bad_request(wrong: JsonObject) -> None:
+    async with chat_server(scripted) as url, httpx.AsyncClient() as http:
+        answer = await http.post(f"{url}/chat/completions", json={"messages": [{"role": "user"}], **wrong})
+    assert answer.status_code == 400
+    assert "expected" in answer.json()["error"]["message"]
+
+
 async def test_two_servers_run_side_by_side_and_their_ports_are_free_afterwards() -> None:
     async with chat_server(scripted) as one, chat_server(scripted) as other:
         assert one != other

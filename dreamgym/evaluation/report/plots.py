@@ -15,6 +15,7 @@ TIERS = {
     "recorded": "#5b8c5a",
     "check": "#9bbf85",
     "effects": "#57a3a8",
+    "views": "#b07f5a",
     "plugin": "#8a6fb0",
     "cache": "#c9c27c",
     "model": "#2f6b9a",

@@ -184,7 +184,7 @@ def criteria_notes(one: Criteria) -> list[Sentence]:
     if one.distinct is not None:
         notes.append(f"Distinct predicted outcomes over distinct recorded ones: {one.distinct:.2f}.")
     if one.judge:
-        judged = Number(f"{one.judged} steps", "consistency", "exact (judged steps)")
+        judged = Number(f"{one.judged} steps", "causal consistency", "exact (judged steps)")
         notes.append((f"Judge: {one.judge}, ", judged, "; kappa has quadratic weights."))
     return notes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +19,9 @@ from pydantic import JsonValue, ValidationError
 from dreamgym.environment import StateSetting, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.recordings.folder.infer_states import answered, facts_in, read_only_tools
+from dreamgym.recordings.folder.runs import Say
 from dreamgym.state import Collection, StateSchema, identity_of, mentioned, parsed
 from dreamgym.types import JsonObject, Trajectory, Transition
-
-Say = Callable[[str], object]
 
 _KINDS: tuple[tuple[str, type], ...] = (
     ("boolean", bool),

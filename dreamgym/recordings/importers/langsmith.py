@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, objects, text
 from dreamgym.recordings.importers.messages import openai_tools
 from dreamgym.recordings.importers.traced_runs import TracedRun, episodes_of, moment, parsed
+from dreamgym.state import as_object
 from dreamgym.types import JsonObject
 
 _TRACEBACK = "Traceback (most recent call last)"
@@ -43,8 +44,8 @@ def read(documents: Sequence[Document]) -> Iterator[Found]:
 def _run(row: JsonObject, trace: str, parent: str, where: str) -> TracedRun:
     """A row as a run; `trace` and `parent` are those of the row around it."""
     kind, order = row.get("run_type"), text(row.get("dotted_order"))
-    extra, given, gave = (_fields(parsed(row.get(name))) for name in ("extra", "inputs", "outputs"))
-    parameters = _fields(extra.get("invocation_params"))
+    extra, given, gave = (as_object(parsed(row.get(name))) for name in ("extra", "inputs", "outputs"))
+    parameters = as_object(extra.get("invocation_params"))
     definitions = parameters.get("tools", parameters.get("functions", given.get("tools", given.get("functions"))))
     error = text(row.get("error"))
     arguments = parsed(given["input"]) if set(given) == {"input"} else given
@@ -71,10 +72,6 @@ def _untraced(error: str) -> str:
     """The error without the traceback that follows it, which no agent read."""
     told, traceback, _ = error.partition(_TRACEBACK)
     return told.rstrip() or error if traceback else error
-
-
-def _fields(value: JsonValue) -> JsonObject:
-    return value if isinstance(value, dict) else {}
 
 
 def _rows(value: JsonValue) -> list[JsonObject]:

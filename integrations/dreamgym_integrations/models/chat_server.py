@@ -149,16 +149,19 @@ async def read_ask(request: Request) -> Ask:
         raise InvalidInput(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise InvalidInput("expected a JSON object with a non-empty list 'messages'")
-    if not all(isinstance(one, dict) for one in [*body["messages"], *(body.get("tools") or [])]):
+    tools, options = body.get("tools") or [], body.get("stream_options") or {}
+    if not isinstance(tools, list) or not isinstance(options, dict):
+        raise InvalidInput("expected 'tools' to be a list and 'stream_options' a JSON object")
+    if not all(isinstance(one, dict) for one in [*body["messages"], *tools]):
         raise InvalidInput("expected each of 'messages' and 'tools' to be a JSON object")
-    if body.get("n") not in {None, 1}:
+    if body.get("n") not in (None, 1):
         raise InvalidInput(f"expected 'n' to be 1, got {body['n']}: one request has one answer here")
     return Ask(
         messages=body["messages"],
-        tools=body.get("tools") or [],
+        tools=tools,
         model=str(body.get("model") or MODEL),
         stream=bool(body.get("stream")),
-        with_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        with_usage=bool(options.get("include_usage")),
     )
 
 

@@ -220,7 +220,7 @@ class AgentDoor:
             _validate(ctx)
             return visit.mirror.answer(ctx.method, ctx.params, ctx.protocol_version)
         if ctx.method == "notifications/cancelled" and visit.episode and ctx.params:
-            await self._episodes.cancel(visit.env, visit.episode, ctx.params["requestId"])
+            await self._episodes.cancel(visit.episode, ctx.params["requestId"])
         result = await call_next(ctx)
         if isinstance(result, dict) and ctx.method == "initialize":
             if visit.is_session:
@@ -308,7 +308,10 @@ def _validate(ctx: Context) -> None:
 def _needs_handshake(version: str) -> MCPError:
     """The error for a call at the bare URL without a handshake. Clients that can make a handshake retry with one."""
     supported = list(HANDSHAKE_PROTOCOL_VERSIONS)
-    message = f"this URL names no episode: send the header X-DreamGym-Episode, or use one of {', '.join(supported)}"
+    message = (
+        "this URL contains no episode: send the header X-DreamGym-Episode, or use one of the protocol versions "
+        f"{', '.join(supported)}"
+    )
     return MCPError(UNSUPPORTED_PROTOCOL_VERSION, message, {"supported": supported, "requested": version})
 
 

@@ -6,6 +6,9 @@ Only episodes that were forked here can be played on.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from dreamgym_client.control import ControlClient
 from mcp import Client
 from pydantic import BaseModel, Field, JsonValue
@@ -57,14 +60,18 @@ class Hand:
         return {"id": started.episode, "mcp_url": started.mcp_url}
 
     async def tools(self, episode: str) -> JsonObject:
-        """The tools of an episode that was forked here, and its URL for an agent. Raises UnknownEpisode."""
-        url = self._url(episode)
-        async with Client(url) as client:
+        """The tools of an episode that was forked here, and its URL for an agent.
+
+        Raises:
+            UnknownEpisode: the episode was not forked here.
+            EnvironmentUnavailable: the server cannot be reached.
+        """
+        async with self._client(episode) as client:
             listed = await client.list_tools()
         tools: list[JsonValue] = [
             {"name": one.name, "description": one.description, "schema": one.input_schema} for one in listed.tools
         ]
-        return {"mcp_url": url, "tools": tools}
+        return {"mcp_url": self._url(episode), "tools": tools}
 
     async def call(self, wanted: CallWanted) -> JsonObject:
         """Make one call; return its text, and the reason if it did not become a step. The store has the step itself.
@@ -73,14 +80,19 @@ class Hand:
             UnknownEpisode: the episode was not forked here.
             EnvironmentUnavailable: the server cannot be reached.
         """
-        try:
-            async with Client(self._url(wanted.id)) as client:
-                result = await client.call_tool(wanted.tool, wanted.arguments)
-        except (OSError, ExceptionGroup) as error:
-            raise EnvironmentUnavailable(f"the server cannot be reached: {error}") from error
+        async with self._client(wanted.id) as client:
+            result = await client.call_tool(wanted.tool, wanted.arguments)
         told = "\n".join(block.text for block in result.content if block.type == "text")
         uncounted = (result.meta or {}).get("dreamgym/uncounted")
         return {"uncounted": uncounted, "text": told}
+
+    @asynccontextmanager
+    async def _client(self, episode: str) -> AsyncIterator[Client]:
+        try:
+            async with Client(self._url(episode)) as client:
+                yield client
+        except (OSError, ExceptionGroup) as error:
+            raise EnvironmentUnavailable(f"the server cannot be reached: {error}") from error
 
     def _url(self, episode: str) -> str:
         if episode not in self._urls:

@@ -54,7 +54,7 @@ class Library:
         if place == PLACE:
             return await self.stored().page(chosen, after=after, limit=limit)
         if after is not None and not after.isdigit():
-            raise InvalidInput(f"{after!r} is no place in a list: give `next` of the page before")
+            raise InvalidInput(f"{after!r} is not a position in the list: give `next` of the previous page")
         return await asyncio.to_thread(self._folder().page, chosen, first=int(after or 0), limit=limit)
 
     async def summary(self, place: str, episode: str) -> EpisodeSummary:
@@ -171,5 +171,5 @@ class Library:
 
     def _folder(self) -> RunFolder:
         if self.folder is None:
-            raise UnknownEpisode("of a run folder")
+            raise InvalidInput("no run folder is open here: start with `dreamgym view RUNFOLDER`")
         return self.folder

@@ -183,9 +183,9 @@ def _prepared(
     if not train or not test:
         longest = max((one.tokens for one in (*rows, *test_rows)), default=0)
         raise InvalidInput(
-            f"{len(train)} rows to learn and {len(test)} held-out rows of {spec.name!r} have at most "
-            f"{settings.max_tokens} tokens, and both need one: {too_long} are longer, the longest has {longest}; "
-            "raise --max-tokens, or record more episodes"
+            f"expected at least one row to learn and one held-out row of {spec.name!r} with at most "
+            f"{settings.max_tokens} tokens, found {len(train)} and {len(test)}: {too_long} rows are longer, the longest "
+            f"has {longest} tokens; raise --max-tokens, or record more episodes"
         )
     Dataset.from_list([one.model_dump() for one in train]).save_to_disk(str(work / "rows" / "train"))
     # few enough that all measurements cost a quarter of the training: a forward pass is a third of a row's update
@@ -204,7 +204,11 @@ def _prepared(
         contradicted=len(contradicted(spec, known)),
         tokens=sum(one.tokens for one in train),
         longest=max(one.tokens for one in (*train, *test)),
-        longest_answer=max(len(answer_ids(tokenizer, example)) for example in learned),
+        longest_answer=max(
+            len(answer_ids(tokenizer, example))
+            for example, one in zip(learned, rows, strict=True)
+            if one.tokens <= settings.max_tokens
+        ),
         seconds=time.monotonic() - started,
     )
     write_whole(work / PREPARED_FILE, prepared.model_dump_json(indent=2))
