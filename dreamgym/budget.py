@@ -69,7 +69,7 @@ class Spent(TokenUsage):
             return "no call of a language model"
         cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
         thought = f" ({self.thinking_tokens:,} of thinking)" if self.thinking_tokens else ""
-        untold = f", without {worded(self.untold, 'calls')} that told none" if self.untold else ""
+        untold = f", not counting {worded(self.untold, 'calls')} with unknown usage" if self.untold else ""
         tokens = f"{self.prompt_tokens:,} prompt tokens{cached}, {self.completion_tokens:,} written{thought}{untold}"
         least = "at least " if self.untold else ""
         money = "" if self.dollars is None else f", {least}{worded(self.dollars, 'dollars')}"
@@ -164,8 +164,8 @@ class Ledger:
                 more = worded(amount, book.limit.unit)
                 book.refused = (
                     f"the budget of {book.limit} is spent: {worded(book.used, book.limit.unit)} in "
-                    f"{worded(book.spent.calls, 'calls')}, and the next call may cost {more}. What was done is kept; a "
-                    "budget counts from the start of a command, so the same command goes on"
+                    f"{worded(book.spent.calls, 'calls')}, and the next call may cost {more}. All results so far are "
+                    "kept. Run the same command again to continue: each run starts with a new budget"
                 )
             elif book.used + sum(book.reserved.values()) + amount > book.limit.amount * (1 + 1e-9):
                 return False
@@ -291,8 +291,9 @@ def metered(llm: LLM, model: str) -> LLM:
     limit = ledger.limit
     if price is None and limit is not None and limit.unit == "dollars":
         raise InvalidInput(
-            f"--budget {limit}: no price is known of model {model!r}: set the variable {PRICE_VARIABLE} to IN,OUT or "
-            "IN,OUT,CACHED in dollars per million tokens, or give the budget in tokens or calls"
+            f"--budget {limit}: the price of model {model!r} is not known: set the environment variable "
+            f"{PRICE_VARIABLE} to IN,OUT or IN,OUT,CACHED in dollars per million tokens, or give the budget in tokens "
+            "or calls"
         )
     meter = Meter(model, ledger, limit, price)
     if isinstance(llm, MetersItself):
@@ -383,8 +384,8 @@ class Meter:
                 self._ledger.settle(reserved, self._bill(call.used), held=held)
         if not is_told and not call.is_free and self._limit is not None and self._limit.unit != "calls":
             self._silence = (
-                f"{self._model} tells no usage, so that nobody knows what it bills and the budget of {self._limit} "
-                "cannot be kept: give the budget in calls, such as '300 calls'"
+                f"{self._model} reports no token usage, so its cost is unknown and the budget of {self._limit} "
+                "cannot be enforced: give the budget in calls, such as '300 calls'"
             )
             raise self._ledger.refuse(self._silence)
         self._is_known = self._is_known or is_told

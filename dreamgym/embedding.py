@@ -180,6 +180,6 @@ def load_encoder(name: str | None = None) -> Encoder:
     except MissingPackage as error:
         if name is not None:
             raise
-        print(f"encoder: trigram, which matches spelling and not meaning ({error})", file=sys.stderr)
+        print(f"encoder: using trigram, which compares spelling instead of meaning ({error})", file=sys.stderr)
         return TrigramEncoder()
     return encoder

@@ -246,7 +246,7 @@ def load_spec(name_or_folder: str) -> EnvironmentSpec:
     if (folder / "env.toml").is_file():
         return EnvironmentSpec.load(folder)
     if folder.is_dir():
-        raise InvalidInput(f"{folder} is no environment folder: it has no env.toml")
+        raise InvalidInput(f"{folder} is not an environment folder: it has no env.toml")
     spec = load_real(name_or_folder).spec
     # the name finds the environment again; an adapter in the spec does so too, unless the name is a place
     is_known = spec.adapter is not None and ":" not in name_or_folder
@@ -312,7 +312,7 @@ def from_place(kind: str, name: str) -> Any:
 def real_of(spec: EnvironmentSpec) -> RealEnvironment:
     """The real environment that a spec points to. Raises InvalidInput if it points to none."""
     if spec.adapter is None:
-        raise InvalidInput(f"environment {spec.name!r} names no real environment: add [real] adapter = … to env.toml")
+        raise InvalidInput(f"environment {spec.name!r} has no real environment: add [real] adapter = … to its env.toml")
     return load_real(spec.adapter, spec.options)
 
 
@@ -350,7 +350,7 @@ def first_reason(error: Exception) -> str:
     """The first fault of a validation error in one line: its place, and what was expected."""
     if isinstance(error, ValidationError):
         if error.error_count() > MAX_FAULTS:
-            return f"it has {error.error_count()} faults, too many to name"
+            return f"it has {error.error_count()} faults, too many to list"
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"])
         return f"{where}: {fault['msg']}" if where else str(fault["msg"])

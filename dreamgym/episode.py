@@ -55,8 +55,8 @@ def check_policy_url(agent: Agent, policy_url: str | None) -> str:
     """
     if policy_url is None and signature(agent).parameters.get("policy_url", _NEEDED).default is Parameter.empty:
         raise InvalidInput(
-            "an agent needs a chat model: set OPENAI_BASE_URL to its endpoint. One that asks no model is a function of "
-            "(task, mcp_url)"
+            "this agent needs a chat model: set OPENAI_BASE_URL to the model's endpoint. "
+            "An agent without a chat model must be a function of (task, mcp_url)"
         )
     return policy_url or ""
 

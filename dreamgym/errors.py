@@ -34,8 +34,9 @@ class UnknownName(InvalidInput):
     """A name that is not known; the message lists the known ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        listed = ", ".join(sorted(known)) or "none"
-        super().__init__(f"unknown {kind} {name!r}: there is {listed}" + (f". {hint}" if hint else ""))
+        listed = ", ".join(sorted(known))
+        expected = f"expected one of {listed}" if listed else "there is none"
+        super().__init__(f"unknown {kind} {name!r}: {expected}" + (f". {hint}" if hint else ""))
 
 
 class MissingPackage(InvalidInput):

@@ -23,7 +23,8 @@ OWN_SERVERS = frozenset({"hosted_vllm", "ollama", "lm_studio"})
 """Providers that are a server of the user, which costs nothing."""
 IN_PROCESS = frozenset({"", "nearest", "local", "checkpoint"})
 EXPECTED = (
-    "expected IN,OUT or IN,OUT,CACHED in dollars per million tokens, or MODEL=IN,OUT for one --model, with spaces"
+    "expected IN,OUT or IN,OUT,CACHED in dollars per million tokens, or MODEL=IN,OUT for one --model; "
+    "separate several prices with spaces"
 )
 
 
@@ -89,7 +90,7 @@ def read_prices(text: str) -> dict[str, Price]:
         except ValueError:
             given = []
         if len(given) not in (2, 3) or not all(math.isfinite(number) and number >= 0 for number in given):
-            raise InvalidInput(f"{PRICE_VARIABLE}: {item[:100]!r} is no price: {EXPECTED}")
+            raise InvalidInput(f"{PRICE_VARIABLE}: {item[:100]!r} is not a price: {EXPECTED}")
         prices[model] = Price(prompt=given[0], completion=given[1], cached=given[2] if len(given) == 3 else given[0])
     return prices
 

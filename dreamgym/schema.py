@@ -112,7 +112,7 @@ class Schema:
         except referencing.exceptions.Unresolvable as error:
             raise InvalidInput(f"not a usable JSON Schema: {error.ref!r} is not in the schema itself") from error
         except RecursionError as error:
-            raise InvalidInput("not a usable JSON Schema: it refers to itself without an end") from error
+            raise InvalidInput("not a usable JSON Schema: it refers to itself without end") from error
         except TimeoutError:
             return f"the patterns of the schema could not be checked within {PATTERNS_S:g} s"
         if fault is None:

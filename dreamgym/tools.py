@@ -81,9 +81,9 @@ class Tools:
         if schema is None or result.is_error or "asks" in result.info:
             return None
         if result.structured is None:
-            return f"the output schema of {tool!r} wants structured content, got text: {result.observation[:200]!r}"
+            return f"the output schema of {tool!r} requires structured content, got text: {result.observation[:200]!r}"
         fault = _fault(schema, tool, result.structured)
-        return fault and f"the answer of {tool!r} is off its output schema: {fault}"
+        return fault and f"the answer of {tool!r} does not match its output schema: {fault}"
 
 
 def is_too_long(canonical: str) -> bool:
@@ -129,5 +129,5 @@ def _fault(schema: Schema, tool: str, value: JsonObject) -> str | None:
     try:
         return schema.fault(value)
     except InvalidInput as error:
-        logger.warning("tool %s: a value was not checked: %s", tool, error)
+        logger.warning("tool %s: its schema could not be evaluated, so a value was not checked: %s", tool, error)
         return None

@@ -117,7 +117,9 @@ class RemoteEnvironment:
         meta = result["_meta"]
         assert isinstance(meta, dict)
         if "dreamgym/terminated" not in meta:
-            raise EnvironmentUnavailable(f"{self._url} does not tell reward and end: give its token, not an episode's")
+            raise EnvironmentUnavailable(
+                f"{self._url} does not return reward and end: use the server's token, not an episode's"
+            )
         terminated, truncated = meta["dreamgym/terminated"] is True, meta["dreamgym/truncated"] is True
         self._over = terminated or truncated
         text = _text(result)

@@ -15,7 +15,7 @@ def annotate(
     model: Annotated[
         str,
         typer.Option(
-            "--model", metavar="TEACHER", help="The language model that annotates, named as with --model elsewhere."
+            "--model", metavar="TEACHER", help="The language model that annotates, as in --model of other verbs."
         ),
     ],
     trajectories: Annotated[

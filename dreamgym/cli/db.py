@@ -15,7 +15,7 @@ app = typer.Typer(
     help="The database: the embedded PostgreSQL, unless DREAMGYM_DSN names another.", no_args_is_help=True
 )
 
-NAMED = "Id of a trajectory, or a run: a recorded one, or one of training."
+NAMED = "Id of a trajectory, of a recorded run or of a training run."
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 TABLES = ("environments", "tasks", "trajectories", "transitions", "episodes")
 

@@ -39,7 +39,7 @@ def fit(
     resume: Annotated[bool, typer.Option(help="Continue an interrupted fit from its newest checkpoint.")] = False,
     seed: Seed = 0,
 ) -> None:
-    """Fit an experience model to recorded transitions. Ctrl-C saves; --resume goes on with the same updates.
+    """Fit an experience model to recorded transitions. Ctrl-C saves; --resume continues with the same updates.
 
     On several GPUs: accelerate launch --no_python dreamgym fit …
 

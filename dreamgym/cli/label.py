@@ -40,7 +40,7 @@ def label(
     given: JsonObject = {name: value for name, value in said.items() if value is not None}
     if run.endswith(TABLE):
         if given:
-            raise InvalidInput(f"{', '.join(given)}: with a file, its columns say it")
+            raise InvalidInput(f"{', '.join(given)}: leave it out with a file, whose columns contain it")
         notes = rows_of(folder, Path(run))
     elif given:
         notes = {known_run(folder, run): given}

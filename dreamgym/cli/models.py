@@ -40,7 +40,7 @@ def pull(name: Annotated[str, typer.Argument(help="local (0.5B, 491 MB) or local
     typer.echo(path)
 
 
-_MISSING = f"missing: {install_command('local')}; it compiles for minutes, on few cores for most of an hour"
+_MISSING = f"missing: {install_command('local')}; compiling it takes minutes, on few cores most of an hour"
 
 
 def _engine() -> bool:

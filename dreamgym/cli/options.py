@@ -17,7 +17,7 @@ VARIABLES = {
     POLICY_URL_VARIABLE: "Chat completions endpoint of the model behind the agent of collect and play.",
     PRICE_VARIABLE: "Prices in dollars per million tokens, for --budget and estimates: IN,OUT or IN,OUT,CACHED; "
     "MODEL=IN,OUT is one model's. Default: litellm's table, if that is installed.",
-    "DREAMGYM_TOKEN": "Bearer token of serve and record. Default: none, or that of --token-file.",
+    "DREAMGYM_TOKEN": "Bearer token of serve and record. Default: the token in --token-file, else none.",
 }
 """Environment variables that the verbs read, with what they set."""
 EnvName = Annotated[str, typer.Argument(metavar="ENV", help="An environment's name, or a folder with an env.toml.")]
@@ -68,7 +68,7 @@ Costs = Annotated[
     typer.Option(
         "--cost",
         metavar="KEY=NUMBER",
-        help=f"A cost of reality. Repeatable. Keys: {', '.join(Prices.model_fields)}.",
+        help=f"A cost of the real environment. Repeatable. Keys: {', '.join(Prices.model_fields)}.",
     ),
 ]
 RecordedFile = Annotated[

@@ -19,7 +19,7 @@ def seed(
     ],
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Let this model word a task for recorded episodes that have none."),
+        typer.Option(metavar="MODEL", help="Let this model write a task for recorded episodes that have none."),
     ] = None,
     derive_state: Annotated[
         bool,

@@ -29,15 +29,15 @@ def tasks(
         typer.Option(min=0, help="Vary the tasks that are solved only sometimes until there are this many new ones."),
     ] = 0,
     model: Annotated[
-        str | None, typer.Option(help="Language model that words the new tasks: local, http://host/v1, ….")
+        str | None, typer.Option(help="Language model that writes the new tasks: local, http://host/v1, ….")
     ] = None,
     budget: Budget = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
     """List the tasks of an environment: origin, parent, attempts, success with its 95 % interval, and value.
 
     `attempts` counts all runs; success and value are of the policy that tried the task last. With --generate, the new
-    tasks are stored and listed: variations of the most valuable ones, worded by the language model of --model. Without
+    tasks are stored and listed: variations of the most valuable ones, written by the language model of --model. Without
     one, in a deterministic environment, they start in other recorded states.
 
     Example: dreamgym tasks coin --sort value --json
@@ -50,7 +50,7 @@ def tasks(
     elif listed:
         typer.echo(_table(in_order(listed, sort)))
     else:
-        say(f"{spec.name} has no tasks: `dreamgym collect` or `dreamgym seed` brings some")
+        say(f"{spec.name} has no tasks: add some with `dreamgym collect` or `dreamgym seed`")
 
 
 def _table(listed: Sequence[TaskRow]) -> str:

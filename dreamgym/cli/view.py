@@ -38,13 +38,13 @@ def view(
 
     if export is not None:
         episodes = asyncio.run(export_view(folder, export))
-        say(f"{episodes} episodes, with all that was recorded of them: whoever gets the files can read it")
+        say(f"{episodes} episodes with everything recorded in them: anyone who gets the files can read it")
         typer.echo(export / "index.html")
         return
 
     def tell(address: str) -> None:
         typer.echo(address)
-        say("Ctrl-C ends it")
+        say("press Ctrl-C to stop")
         if browser:
             webbrowser.open(address)
 

@@ -64,5 +64,5 @@ class DreamedVariation(ABC, Generic[Trial]):
                 made += 1
                 yield task
         if not made:
-            told = f"no other goal than that of {parent.id!r} could be validated in world {parent.world!r}"
+            told = f"no goal other than that of {parent.id!r} could be reached in the dream of world {parent.world!r}"
             self._on_failure(parent, f"{told} ({tried} tried)")

@@ -109,6 +109,6 @@ class Evidence:
         evidence = cls()
         for key, groups in state.items():
             if not isinstance(groups, list):
-                raise InvalidInput(f"not a saved curriculum: the groups of {key!r} are no list")
+                raise InvalidInput(f"not a saved curriculum: the groups of {key!r} are not a list")
             evidence._groups[key] = [Group.model_validate(group) for group in groups]
         return evidence

@@ -161,13 +161,13 @@ class Curriculum:
             and isinstance(groups, dict)
         ):
             raise InvalidInput(
-                "not a saved curriculum of this edition: expected 'strategy', 'iteration', 'generated', 'dropped' and "
-                "'groups'; start the run anew"
+                "not a saved curriculum of this version: expected 'strategy', 'iteration', 'generated', 'dropped' and "
+                "'groups'; start a new run"
             )
         if strategy != self._strategy.value:
             raise InvalidInput(
-                f"this curriculum was saved with the strategy {strategy!r}, asked for is {self._strategy.value!r}: "
-                "continue with the same one"
+                f"this curriculum was saved with the strategy {strategy!r}, but the run uses "
+                f"{self._strategy.value!r}: continue with the same strategy"
             )
         try:
             evidence = Evidence.of(groups)

@@ -113,7 +113,7 @@ class Calibration(Frozen):
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInput(f"{path}: cannot be read: {error}") from error
         except ValidationError as error:
-            raise InvalidInput(f"{path}: no calibration: {first_reason(error)}; {_how_to_get_one('ENV')}") from error
+            raise InvalidInput(f"{path}: not a calibration: {first_reason(error)}; {_how_to_get_one('ENV')}") from error
 
 
 def check_calibration(calibration: Calibration | None, min_confidence: float, *, model: str, env: str) -> None:
@@ -130,8 +130,8 @@ def check_calibration(calibration: Calibration | None, min_confidence: float, *,
         return
     if (calibration.model, calibration.env) != (model, env):
         raise InvalidInput(
-            f"the calibration is of model {calibration.model!r} in {calibration.env!r}, served is {model!r} in "
-            f"{env!r}: {_how_to_get_one(env)}"
+            f"the calibration belongs to model {calibration.model!r} in {calibration.env!r}, but was given for "
+            f"{model!r} in {env!r}: {_how_to_get_one(env)}"
         )
 
 

@@ -48,7 +48,10 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
         return prediction
     if prediction.provenance.judged not in {None, checked}:
         logger.warning(
-            "task %r: the judge says %s, the task's own check %s", query.task.id, prediction.provenance.judged, checked
+            "task %r: the judge says %s, the task's own check says %s; the check counts",
+            query.task.id,
+            prediction.provenance.judged,
+            checked,
         )
     return prediction.noted(checked=checked, open_end=False).model_copy(
         update={"success": checked, "terminated": prediction.terminated or checked}

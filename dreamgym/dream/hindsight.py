@@ -129,7 +129,7 @@ def _merged(episodes: Sequence[_Episode], shrinking: set[Field], reader: Reader)
     """The start merged from all episodes, and how they contradict each other; None if they do not."""
     start = episodes[0].start
     if any(episode.start != start for episode in episodes):
-        return start, "its recordings do not start alike"
+        return start, "its recordings start in different states"
     collections = {name: {i: dict(as_object(e)) for i, e in _entities(start, name).items()} for name in _names(reader)}
     conflict: str | None = None
     for episode in episodes:
@@ -169,8 +169,8 @@ def _retold(world: str, episode: _Episode, start: JsonObject, reader: Reader) ->
         for one in _changes(state, known, call, reader):
             if not one.is_named:
                 return [], (
-                    f"its recordings contradict each other: in episode {episode.id!r} {call.canonical()} showed "
-                    f"{one.name} of {one.entity!r} as {one.new!r}, others as {one.old!r}"
+                    f"its recordings contradict each other: in episode {episode.id!r} the call {call.canonical()} "
+                    f"showed {one.name} of {one.entity!r} as {one.new!r}, others as {one.old!r}"
                 )
         answer = None if result.is_error else result.structured
         cases.append(

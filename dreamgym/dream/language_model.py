@@ -132,7 +132,8 @@ class LanguageModel:
             asked.append(await asking((), state=task.initial_state or ""))
             if asked[1].accomplished:
                 logger.warning(
-                    "task %r: its judge believes it accomplished before anything was done: no success", task.id
+                    "task %r: the judge calls it accomplished before the first step, so its success does not count",
+                    task.id,
                 )
             else:
                 asked.append(await asking(without_own_words(spec, task, steps), state=state))

@@ -73,14 +73,14 @@ def load_model(model: str | None, *, env: str | None = None, predictions: Predic
         llm = _load("local")
     except InvalidInput as error:
         print(
-            "model: nearest, which repeats recorded transitions, and a success for a task with its goal alone; "
-            f"--model http://HOST:PORT/v1 is for one that can say something new ({error})",
+            "model: nearest, which only repeats recorded transitions, and a success only for a task with the same "
+            f"goal; for a model that can answer something new, give --model http://HOST:PORT/v1 ({error})",
             file=sys.stderr,
         )
         return NearestModel()
     print(
-        f"model: {llm.name}, which is good for trying things out and too small to train a policy in; "
-        "--model nearest is the honest baseline, --model http://HOST:PORT/v1 a better simulator",
+        f"model: {llm.name}, which is good for trying things out, but too small to simulate an environment for "
+        "training; --model nearest is the baseline, --model http://HOST:PORT/v1 a better simulator",
         file=sys.stderr,
     )
     return LanguageModel(_asked_once(llm, model, predictions))
@@ -137,7 +137,7 @@ def _load(model: str) -> LLM:
         return _loader("litellm")(model)
     if model and (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
         return _loader("openai")(model)
-    hint = "A bare name is a model of OpenAI and needs OPENAI_API_KEY"
+    hint = "A name without a prefix is an OpenAI model and needs OPENAI_API_KEY"
     raise UnknownName("model", model, [*FORMS, *(f"{name}:NAME" for name in _loaders())], hint)
 
 

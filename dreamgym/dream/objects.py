@@ -85,7 +85,9 @@ class ObjectWorlds:
             return None
         if check is None and task.id not in self._undecided:
             self._undecided.add(task.id)
-            logger.warning("task %r has no reward: no state of its recorded world tells when it is done", task.id)
+            logger.warning(
+                "task %r has no reward: no state of its recorded world shows that it is accomplished", task.id
+            )
         return ObjectEpisode(self, task, world, check)
 
 

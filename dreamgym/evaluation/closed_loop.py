@@ -161,7 +161,7 @@ async def closed_loop(
     if not players or not known:
         raise InvalidInput(
             f"expected players and tasks that all of them know, got {len(players)} players and {len(known)} such tasks "
-            f"of {len(tasks)}: players made of recordings know only the tasks that were recorded"
+            f"of {len(tasks)}: a player made of recordings knows only the recorded tasks"
         )
 
     async def bout(index: int) -> Bout:

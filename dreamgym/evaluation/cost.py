@@ -37,7 +37,10 @@ class Prices(Frozen):
         for pair in pairs:
             key, equals, number = pair.partition("=")
             if key in ("prompt", "completion"):
-                raise InvalidInput(f"--cost {pair}: set the variable {PRICE_VARIABLE}, as for --budget: {EXPECTED}")
+                raise InvalidInput(
+                    f"--cost {pair}: give the model's price in the variable {PRICE_VARIABLE}, as for --budget: "
+                    f"{EXPECTED}"
+                )
             if not equals or key not in cls.model_fields:
                 raise InvalidInput(f"--cost {pair}: expected KEY=NUMBER with one of {', '.join(cls.model_fields)}")
             given[key] = number

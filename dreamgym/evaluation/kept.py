@@ -105,7 +105,7 @@ class KeptRows(Generic[Row]):
                 rows.append(self._row.model_validate_json(line))
             except ValidationError as error:
                 raise InvalidInput(
-                    f"{self.path}, line {number}: {first_reason(error)}; delete the file to have its lines made again"
+                    f"{self.path}, line {number}: {first_reason(error)}; delete the file, and its lines are made again"
                 ) from error
         return rows
 

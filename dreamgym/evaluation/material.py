@@ -62,16 +62,14 @@ def material(
         apart = tuple(one for one in recorded if one.id not in learned and one.transitions)
         rest = tuple(one for one in recorded if one.id in learned)
     if not apart:
-        raise InvalidInput(
-            f"{spec.name!r} has no held-out transitions: the fitted model has learned all that there are"
-        )
+        raise InvalidInput(f"{spec.name!r} has no held-out transitions: the fitted model was trained on all recordings")
     left_out = frozenset() if all_steps else contradicted(spec, recorded)
     steps = steps_of(apart)
     usable = [step for step in steps if step.key not in left_out]
     if not usable:
         raise InvalidInput(
-            f"no held-out transition of {spec.name!r} can be compared: all {len(steps)} were recorded with another "
-            "outcome as well"
+            f"no held-out transition of {spec.name!r} can be compared: each of the {len(steps)} was also recorded with "
+            "another outcome"
         )
     return Material(
         spec=spec,
@@ -100,7 +98,7 @@ def first_known(trajectories: Sequence[Trajectory], transitions: int, seed: int)
     """
     there = sum(len(one.transitions) for one in trajectories)
     if transitions > there:
-        raise InvalidInput(f"known={transitions}: there are {there} recorded transitions that are not held out")
+        raise InvalidInput(f"known={transitions}: only {there} recorded transitions are not held out")
     order = list(trajectories)
     random.Random(seed).shuffle(order)
     chosen = []

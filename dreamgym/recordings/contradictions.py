@@ -52,7 +52,7 @@ def summary(found: Sequence[str]) -> list[str]:
         return []
     what = "1 call contradicts" if len(found) == 1 else f"{len(found)} calls contradict"
     return [
-        f"{what} an earlier one in the same state, although env.toml says deterministic = true; all stay stored",
+        f"{what} an earlier one in the same state, although env.toml has deterministic = true; all of them are kept",
         *found[:SHOWN],
         *([f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []),
     ]
@@ -85,7 +85,7 @@ def _sentence(first: Seen, second: Seen) -> str:
     if answers[0] != answers[1]:
         how = f"answered {answers[0]} and then {answers[1]}"
     else:
-        how = f"answered {answers[0]} both times, but what came of it differs"
+        how = f"answered {answers[0]} both times, but the rest of the outcome differs"
     return f"{one}, call {step}, and {other}, call {number}: {_short(before.action.canonical())} {how}"
 
 

@@ -22,7 +22,7 @@ def split(
     played = [trajectory for trajectory in trajectories if trajectory.transitions]
     if len(played) < 2:
         raise InvalidInput(
-            f"expected at least two trajectories with calls, one to know and one to hold out, got {len(played)}: "
+            f"expected at least two trajectories with calls (one known, one held out), got {len(played)}: "
             "record or collect another"
         )
     count = min(len(played) - 1, max(1, round(held_out * len(played))))

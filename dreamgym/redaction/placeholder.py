@@ -39,9 +39,13 @@ def load_key() -> bytes:
             _make(path)
         key = path.read_bytes()
     except OSError as error:
-        raise InvalidInput(f"the key of the redaction, {path}: {error.strerror}; set DREAMGYM_HOME") from error
+        raise InvalidInput(
+            f"the redaction key {path} cannot be read or created: {error.strerror}; set DREAMGYM_HOME to another folder"
+        ) from error
     if len(key) != KEY_BYTES:
-        raise InvalidInput(f"the key of the redaction, {path}, has {len(key)} bytes, not {KEY_BYTES}: remove the file")
+        raise InvalidInput(
+            f"the redaction key {path} has {len(key)} bytes, not {KEY_BYTES}: remove the file, and a new key is created"
+        )
     return key
 
 

@@ -29,7 +29,7 @@ class RedactionRules(Frozen):
     @classmethod
     def _are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := set(value) - set(KINDS):
-            raise ValueError(f"unknown kinds of personal data {sorted(unknown)}: there are {', '.join(KINDS)}")
+            raise ValueError(f"unknown kinds of personal data {sorted(unknown)}: expected some of {', '.join(KINDS)}")
         return value
 
     @field_validator("patterns", "allow")
@@ -39,7 +39,7 @@ class RedactionRules(Frozen):
             try:
                 found = compiled(pattern)
             except ValueError as error:
-                raise ValueError(f"{pattern!r} is no regular expression of RE2: {error}") from error
+                raise ValueError(f"{pattern!r} is not a regular expression that RE2 supports: {error}") from error
             if found.fullmatch(""):
-                raise ValueError(f"{pattern!r} matches the empty text, and so everywhere")
+                raise ValueError(f"{pattern!r} matches the empty text, so it would match everywhere")
         return value

@@ -153,4 +153,4 @@ def stale(episode: Episode, version: int) -> str:
     """The error message for a step that cannot be appended on top of `version` steps."""
     if episode.stop_reason is not None:
         return f"episode {episode.id!r} is over ({episode.stop_reason}): no step can be added"
-    return f"episode {episode.id!r} has {episode.version} steps, not {version}: read it again and decide anew"
+    return f"episode {episode.id!r} has {episode.version} steps, not {version}: load it again first"

@@ -127,8 +127,8 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Serializ
 def stored_elsewhere(trajectory: Trajectory, env: str) -> InvalidInput:
     """The error for a trajectory whose id is already stored for another environment."""
     return InvalidInput(
-        f"trajectory {trajectory.id!r} of {trajectory.task.env!r} cannot be stored: environment {env!r} has one of "
-        "this id; give it another id"
+        f"trajectory {trajectory.id!r} of {trajectory.task.env!r} cannot be stored: environment {env!r} already "
+        "has a trajectory with this id; use another id"
     )
 
 

@@ -56,7 +56,7 @@ def annotate(
     spec = load_spec(env)
     source = trajectories or Path(env) / "trajectories.jsonl"
     if not source.is_file():
-        raise InvalidInput(f"{source}: there is no such file: name the recorded trajectories with --trajectories")
+        raise InvalidInput(f"{source}: there is no such file: give the recorded trajectories with --trajectories")
     target = out or source
     recorded = read_jsonl(source, Trajectory)
     if target != source and target.is_file():
@@ -69,7 +69,7 @@ def annotate(
     prompts = ["".join(one.content for one in annotation_messages(spec, trajectory)) for trajectory in waiting.values()]
     most = max((len(one.transitions) for one in waiting.values()), default=0)
     written = Range(OVERVIEW_TOKENS, OVERVIEW_TOKENS + TRACE_TOKENS * most, TOKENS + TOKENS_PER_STEP * most)
-    say_estimate(of_prompts(model, prompts, written, "one a trajectory"), say)
+    say_estimate(of_prompts(model, prompts, written, "one per trajectory"), say)
     work, interrupted = _Work(target, recorded), False
     try:
         asyncio.run(_run(work, llm, spec, waiting, seed))

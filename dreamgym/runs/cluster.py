@@ -124,7 +124,7 @@ class Crew(Generic[One_contra, Result_co]):
                 raise _error(kind, answer)
             result: Result_co = pickle.loads(answer)  # noqa: S301  Ray's own wire is pickle
             return result
-        raise EnvironmentUnavailable(f"{ATTEMPTS} workers were lost while they did it")
+        raise EnvironmentUnavailable(f"{ATTEMPTS} workers were lost while they did the same unit of work")
 
     async def close(self) -> None:
         """Let the workers close what they opened."""
@@ -183,7 +183,7 @@ async def workers(
     """
     ledger = current_ledger()
     if ledger is not None and ledger.limit is not None:
-        raise InvalidInput("a budget is kept on one machine: leave out --budget or --cluster")
+        raise InvalidInput("a budget cannot be shared by the workers of a cluster: leave out --budget or --cluster")
     with redirect_stdout(sys.stderr):  # Ray reports dead nodes on stdout, which is for the result
         ray = await _connected(address)
         try:
@@ -221,8 +221,8 @@ def check_reachable_store(address: str, dsn: str | None) -> None:
     """Raises InvalidInput if the workers could not reach the store."""
     if address != LOCAL and not (dsn or os.environ.get(DSN_VARIABLE)):
         raise InvalidInput(
-            f"the workers of {address!r} cannot reach this machine's embedded PostgreSQL: name one that they can reach "
-            f"in {DSN_VARIABLE}"
+            f"the workers of {address!r} cannot reach this machine's embedded PostgreSQL: set {DSN_VARIABLE} to one "
+            "that they can reach"
         )
 
 
@@ -254,7 +254,7 @@ def _worker_class() -> type:
             try:
                 from dreamgym.runs.cluster import _version
             except ImportError:
-                found = "no dreamgym, or one without clusters"
+                found = "no dreamgym, or a version without clusters"
             else:
                 found = _version()
             if found != version:
@@ -330,7 +330,7 @@ async def _connected(address: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # Ray's ways to report that nobody answers, or another version
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if "AuthenticationError" in f"{error!r} {error.__cause__}":
-            reason = "it wants its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            reason = "it requires its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         raise EnvironmentUnavailable(f"the cluster at {address!r} cannot be joined: {reason}") from error
     module: ModuleType = ray
     return module
@@ -344,7 +344,7 @@ async def _probe(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or "/" in address or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InvalidInput(f"cluster {address!r}: expected `local`, or HOST:PORT of the head of a Ray cluster")
-    silent = f"no Ray cluster answers at {address!r}: start its head with `ray start --head`, or name `local`"
+    silent = f"no Ray cluster answers at {address!r}: start its head with `ray start --head`, or give `local`"
     try:
         async with asyncio.timeout(PROBE_S):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))

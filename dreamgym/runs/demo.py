@@ -59,7 +59,7 @@ def demonstrate(file: Path, out: Path, command: str) -> str:
     return (
         f"{report}\n## The same agent, the same task, another URL\n\n```\n{episodes}```\n\n"
         f"Picture: {out / file.stem}.png. Trained policies: {out}/seed-*/*/policy, for `dreamgym eval {plan.env}`.\n"
-        "Beside imitation of the same recordings, and beside practice in reality: docs/results.md.\n"
-        f"See inside, and the step at which dream and reality part: `dreamgym view {out}`.\n"
+        "Compared with imitation of the same recordings and with practice in the real game: docs/results.md.\n"
+        f"See every episode, and the step at which dream and game begin to differ: `dreamgym view {out}`.\n"
         "A dream of your own MCP server: `dreamgym record`, then `dreamgym serve` (docs/quickstart.md).\n"
     )

@@ -84,8 +84,8 @@ def real_named(name: str) -> RealEnvironment:
     real = installed_real(spec)
     if real is None and spec.adapter is not None:
         raise InvalidInput(
-            f"{name} names code of its own, {spec.adapter!r}, which is run only to play the real environment (--real, "
-            "--against real). If you trust it, give it instead of the folder"
+            f"{name} has code of its own, {spec.adapter!r}, which is run only to play the real environment (--real, "
+            "--against real). If you trust it, give the code's name instead of the folder"
         )
     return real if real is not None else real_of(spec)
 
@@ -116,7 +116,7 @@ def listed(point: EntryPoint) -> Listed:
         description, tasks = real.spec.description, real.tasks("train")
     except (DreamGymError, ImportError) as error:
         return Listed(name=point.name, is_playable=False, missing=str(error))
-    what = description if tasks else f"{description or 'an environment folder says which'}: no tasks of its own"
+    what = description if tasks else f"{description or 'described by an environment folder'}: no tasks of its own"
     return Listed(name=point.name, is_playable=True, description=what)
 
 

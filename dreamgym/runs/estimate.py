@@ -126,7 +126,7 @@ async def of_steps(
         calls=Range(share.low * len(steps), share.mean * len(steps), share.high * len(steps)),
         prompt=_tokens(mean(prompts or [0])),
         written=_tokens(mean(answers or [0]), more=Range(0, THOUGHT, REASONING_TOKENS) if reasons else Range(0, 0, 0)),
-        basis=f"as {len(sample)} recorded steps show, of which {len(prompts)} need the model",
+        basis=f"based on {len(sample)} recorded steps, of which {len(prompts)} need the model",
         price=price_of(chosen.model),
     )
 

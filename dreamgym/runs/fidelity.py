@@ -70,7 +70,7 @@ def check(
     """
     against = Against(against)
     if against is Against.REAL and model is not None:
-        raise InvalidInput("--model is for --against dream: the real system needs none")
+        raise InvalidInput("--model is for --against dream: leave it out, because the real system needs no model")
     spec, chosen = load_spec(env), setting(model or "")
     recorded, learned = recorded_of(spec, env, trajectories), _learned([chosen], say)
     given = material(spec, recorded, held_out=held_out, learned=learned, all_steps=True, seed=seed)
@@ -184,7 +184,7 @@ def fidelity(
         raise InvalidInput(f"--judge {judge} cannot judge: expected a language model")
     real = real_of(spec) if closed_loop and spec.adapter else None
     if closed_loop and real is None:
-        say(f"{spec.name!r} names no real environment ([real] in env.toml): only the dream's reward is attacked")
+        say(f"{spec.name!r} has no real environment ([real] in env.toml): only the dream's reward is attacked")
     wanted = Wanted(
         prices=prices,
         parallel=parallel,
@@ -293,7 +293,7 @@ def _write(report: FidelityReport, given: Material, running: Sequence[Measuremen
     }
     _write_files(out, files)
     if len(running) == 1 and report.complete and running[0].save_calibration(out / "calibration.json"):
-        say(f"{out / 'calibration.json'}: for --calibration, with --min-confidence")
+        say(f"{out / 'calibration.json'}: use it with --calibration and --min-confidence")
     say(f"{out / 'report.html'}, or dreamgym view {out}")
 
 
@@ -319,14 +319,14 @@ def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Traj
     file = file or Path(env) / "trajectories.jsonl"
     if not file.is_file():
         raise InvalidInput(
-            f"{file}: there is no such file: name the recorded trajectories with --trajectories, as `dreamgym collect "
+            f"{file}: there is no such file: give recorded trajectories with --trajectories, as `dreamgym collect "
             "--out` writes them"
         )
     recorded = [trajectory for trajectory in read_jsonl(file, Trajectory) if trajectory.source is not Source.SYNTHETIC]
     for trajectory in recorded:
         if trajectory.task.env != spec.name:
             raise InvalidInput(
-                f"{file}: {trajectory.id!r} is of environment {trajectory.task.env!r}, not {spec.name!r}"
+                f"{file}: {trajectory.id!r} belongs to environment {trajectory.task.env!r}, not {spec.name!r}"
             )
     return recorded
 
@@ -346,7 +346,7 @@ def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
     learned = [one.learned for one in fitted if one is not None]
     if not learned:
         return None
-    say("held out are the trajectories that the fitted model has not learned; --held-out is not used")
+    say("the trajectories that the fitted model has not learned are held out; --held-out is ignored")
     return frozenset().union(*learned)
 
 

@@ -70,7 +70,8 @@ def fit(
     """
     if unknown := [part.value for part in without if part not in TRAINED_PARTS]:
         raise InvalidInput(
-            f"without {unknown[0]}: rows can lack {', '.join(TRAINED_PARTS)}; the rest is none of the model's"
+            f"without {unknown[0]}: rows can leave out {', '.join(TRAINED_PARTS)}; the other parts do not "
+            "belong to the model"
         )
     from dreamgym_integrations.trainers.experience.data import FitSettings, prepare
     from dreamgym_integrations.trainers.experience.result import finish
@@ -100,7 +101,7 @@ def fit(
     train(out, prepared, say=tell)
     if is_first_process():
         finish(spec, recorded, out, prepared, losses(out), encoder, steps=card_steps, say=tell)
-        tell(f"fitted model in {out}: dreamgym serve {env} --model {out}")
+        tell(f"fitted model in {out}; serve it with: dreamgym serve {env} --model {out}")
     return out
 
 
@@ -111,6 +112,6 @@ def _recorded(spec: EnvironmentSpec, env: str, file: Path | None, dsn: str | Non
     if found := asyncio.run(stored_trajectories(spec, dsn)):
         return found
     raise InvalidInput(
-        f"nothing is recorded of {spec.name!r}: run `dreamgym collect` or `dreamgym seed` first, or name a file with "
+        f"{spec.name!r} has no recordings: run `dreamgym collect` or `dreamgym seed` first, or give a file with "
         "--trajectories"
     )

@@ -88,7 +88,9 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Envi
         return spec
     is_path = folder.is_dir() or len(folder.parts) > 1 or env.endswith("/")
     if tools and is_path and not has_tools(folder):
-        raise InvalidInput(f"{folder} has no tools.json yet: --new makes it of the {len(tools)} tools defined here")
+        raise InvalidInput(
+            f"{folder} has no tools.json yet: --new makes it from the {len(tools)} tools that the files define"
+        )
     return load_spec(env)
 
 
@@ -99,11 +101,11 @@ def tell(report: ImportReport, redact: Redact | None = None) -> None:
     total = len(report.trajectories) + report.repeated + len(report.skipped)
     say(f"{len(report.trajectories)} of {total} usable ({by_format or 'none'}), {steps} transitions")
     if report.repeated:
-        say(f"{report.repeated} came twice in this import")
+        say(f"{report.repeated} left out: each occurs earlier in this import")
     if report.replies:
         say(f"{report.replies} exchanges between agent and user left out: the environment has no tool 'respond'")
     _tell_reasons("not usable", report.skipped, redact)
-    _tell_reasons("left out of a usable one", report.left_out, redact)
+    _tell_reasons("left out of a usable trajectory", report.left_out, redact)
 
 
 def _tell_reasons(kind: str, reasons: list[Skipped], redact: Redact | None = None) -> None:

@@ -57,7 +57,7 @@ def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
             if "success" in said:
                 said["success"] = _outcome(row["success"])
             if run in notes:
-                raise InvalidInput(f"run {run!r} has a line before")
+                raise InvalidInput(f"run {run!r} has an earlier line")
         except InvalidInput as error:
             raise InvalidInput(f"{file}, line {number}: {error}") from error
         if said:

@@ -80,7 +80,10 @@ def dream_setting(model: str | None, without: Collection[Part] = (), against: Ag
     """
     chosen = setting(model or "", without=without)
     if chosen.k is not None:
-        raise InvalidInput(f"--model {model!r}: -k is for check, fidelity and fit; a dream shows what its model wants")
+        raise InvalidInput(
+            f"--model {model!r}: -k is for check, fidelity and fit; leave it out here, where the model decides how "
+            "many transitions it is shown"
+        )
     if chosen.without and Against(against) is Against.REAL:
         raise InvalidInput("without is for dreams: leave it out with --against real")
     return chosen

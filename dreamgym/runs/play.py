@@ -43,7 +43,7 @@ async def play(
         InvalidInput: the task is unknown, an agent has no model, or `keeps` is set without the real environment.
     """
     if keeps and against is Against.DREAM:
-        raise InvalidInput("--store is for --against real: an episode of a dream is kept apart from recordings")
+        raise InvalidInput("--store is for --against real: episodes of a dream are never stored as recordings")
     spec = load_spec(env)
     real = real_for(env, spec, against)
     chosen = tasks_of(spec, SPLITS[0], real)[0] if task is None else _named(task, spec, real)

@@ -92,7 +92,7 @@ class InFile:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                message = f"{path}: another collection is writing to it: name another --out, or wait"
+                message = f"{path}: another collection is writing to it: give another --out, or wait"
                 raise InvalidInput(message) from error
             self._heal()
             self.ids = {trajectory.id for trajectory in read_jsonl(path, Trajectory)}
@@ -194,7 +194,7 @@ class Collecting:
     async def run(self, players: Iterable[Play]) -> None:
         """Let the players share the episodes. Finished episodes are kept, however the call ends."""
         if self.there:
-            say(f"{self.there} of {len(self._all)} episodes are there already")
+            say(f"{self.there} of {len(self._all)} episodes were played before")
         is_complete = False
         try:
             await play_many([partial(self._play, player) for player in players], self._todo)
@@ -209,7 +209,7 @@ class Collecting:
                 more = " …" if self.failed[10:] else ""
                 say(f"{len(self.failed)} episodes failed: {', '.join(self.failed[:10])}{more}")
             if self.there + self.played < len(self._all):
-                say("the same command goes on with the others")
+                say("run the same command again to play the others")
 
     async def _play(self, player: Play, one: Planned) -> None:
         """Play an episode and keep it, unless it failed before its first step.
@@ -229,7 +229,7 @@ class Collecting:
         else:
             is_failed = trajectory.stop_reason is StopReason.ERROR
             if is_failed:
-                self._fail(one, trajectory.error or "it failed")
+                self._fail(one, trajectory.error or "no reason was given")
             else:
                 self._in_a_row = 0
             if trajectory.transitions or not is_failed:

@@ -35,18 +35,18 @@ def leftovers() -> list[Leftover]:
     home = os.environ.get("DREAMGYM_HOME")
     places = [
         ("database, with everything recorded and played", embedded.default_folder()),
-        ("key of the redaction: new recordings get other placeholders than those you have", key_file()),
+        ("key of the redaction; without it, new recordings get other placeholders than the existing ones", key_file()),
         ("models", models()),
     ]
     if not home:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         places += [
-            ("use of onnxruntime, noted by an older edition", each / "Microsoft" / "DeveloperTools" / ".onnxruntime")
+            ("usage data of onnxruntime, from an older version", each / "Microsoft" / "DeveloperTools" / ".onnxruntime")
             for each in dict.fromkeys([cache, Path.home() / ".cache"])
         ]
     found = [Leftover(what=what, path=path, size=_size(path)) for what, path in places if path.exists()]
     if not home and os.geteuid() == 0 and has_user():
-        found.append(Leftover(what=f"system user {SERVICE_USER}, who runs the database for root"))
+        found.append(Leftover(what=f"system user {SERVICE_USER}, which runs the database for root"))
     return found
 
 

@@ -98,7 +98,7 @@ async def read(env: str, paths: Sequence[Path], *, model: str | None = None, der
     folders = [path for path in paths if path.is_dir()]
     recorded = [folder for folder in folders if is_recorded(folder)]
     if derives_state and not recorded:
-        raise InvalidInput("--derive-state needs an environment folder with recordings: name one after ENV")
+        raise InvalidInput("--derive-state needs an environment folder with recordings: give one after ENV")
     reports = {folder: update_folder(folder, derives_facts=derives_state) for folder in recorded}
     spec = _spec(env, folders)
     if model is not None:
@@ -113,8 +113,8 @@ async def read(env: str, paths: Sequence[Path], *, model: str | None = None, der
         unnamed = sum(not trajectory.task.instruction for trajectory in trajectories[folder])
         if unnamed:
             say(
-                f"{folder}: {unnamed} of {len(trajectories[folder])} episodes have no task: name it with "
-                "`dreamgym label`, or let one be proposed with `dreamgym seed --model MODEL`"
+                f"{folder}: {unnamed} of {len(trajectories[folder])} episodes have no task: add it with "
+                "`dreamgym label`, or let a model propose one with `dreamgym seed --model MODEL`"
             )
     tasks = [task for folder in folders for task in _tasks(folder, spec.name)]
     named = folder_of(env)
@@ -143,9 +143,9 @@ async def store(seeds: Seeds, opened: Store) -> None:
         done = await buffer.upsert(trajectories)
         say(f"{path}: {done.new} of {len(trajectories)} trajectories are new")
         if done.changed:
-            say(f"changed since they were stored, and replaced: {', '.join(done.changed)}")
+            say(f"replaced, because they have changed since they were stored: {', '.join(done.changed)}")
     if forgotten := await forget_recorded(opened.database, seeds.spec.name, seeds.left_out):
-        say(f"stored before and left out now, so forgotten: {', '.join(forgotten)}")
+        say(f"deleted from the store, because the folder leaves them out now: {', '.join(forgotten)}")
     if seeds.spec.deterministic:
         for sentence in summary(contradictions(seeds.spec, chain.from_iterable(seeds.trajectories.values()))):
             say(sentence)
@@ -179,7 +179,7 @@ async def _propose_tasks(folder: Path, model: str) -> None:
 
     llm = load_llm(model)
     if llm is None:
-        raise InvalidInput(f"--model {model} cannot word a task: expected a language model")
+        raise InvalidInput(f"--model {model} cannot write a task: expected a language model")
     spec = EnvironmentSpec.load(folder)
     try:
         proposals = await propose_tasks(llm, spec, read_jsonl(folder / "trajectories.jsonl", Trajectory))
@@ -202,7 +202,7 @@ def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajector
     for number, trajectory in enumerate(read_jsonl(file, Trajectory), start=1):
         if trajectory.task.env != spec.name:
             raise InvalidInput(
-                f"{file}, trajectory {number}: it is of environment {trajectory.task.env!r}, not {spec.name!r}"
+                f"{file}, trajectory {number}: it belongs to environment {trajectory.task.env!r}, not {spec.name!r}"
             )
         if missing := unlisted(names, trajectory):
             say(f"{file}: {trajectory.id!r} is left out: {spec.name!r} has no tool {', '.join(map(repr, missing))}")
@@ -218,7 +218,7 @@ def _tasks(folder: Path, env: str) -> list[Task]:
     tasks = read_jsonl(file, Task) if file.exists() else []
     for number, task in enumerate(tasks, start=1):
         if task.env != env:
-            raise InvalidInput(f"{file}, task {number}: it is of environment {task.env!r}, not {env!r}")
+            raise InvalidInput(f"{file}, task {number}: it belongs to environment {task.env!r}, not {env!r}")
     return [task for task in tasks if _is_storable(task, f"{file}: left out: task {task.id!r}")]
 
 

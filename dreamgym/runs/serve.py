@@ -79,9 +79,9 @@ async def serving(
     from dreamgym.replay.postgres.listing import StoredEpisodes
 
     if real and (model or without or calibration or min_confidence):
-        raise InvalidInput("--model, --calibration and --min-confidence are for dreams: not with --real")
+        raise InvalidInput("--model, --calibration and --min-confidence are for dreams: leave them out with --real")
     if keeps and not real:
-        raise InvalidInput("--store is for --real: episodes of a dream are kept apart from recordings")
+        raise InvalidInput("--store is for --real: episodes of a dream are never stored as recordings")
     chosen = dream_setting(model, without)
     check_bind(host, token)
     found = [await read_folder(env) for env in envs] if takes_in and not real else []
@@ -106,7 +106,7 @@ async def serving(
         )
         url = await stack.enter_async_context(running(app, host=host, port=port))
         if takes_in:  # a person started this server, and not another verb
-            say(f"what is played can be seen at {url}/view/")
+            say(f"see the episodes at {url}/view/")
         yield tuple(f"{url}/envs/{spec.name}/mcp" for spec in specs)
 
 
@@ -153,7 +153,7 @@ async def _dreams(
         await _tell_if_away(experience)
     for spec in specs:
         if (await store.buffer.counts(spec.name)).transitions == 0:
-            say(f"{spec.name}: nothing is recorded yet; dreamgym collect or dreamgym record mends that")
+            say(f"{spec.name}: nothing is recorded yet; record episodes with `dreamgym collect` or `dreamgym record`")
     return [
         DreamWorlds(
             spec, experience, store.buffer, without=without, calibration=calibration, min_confidence=min_confidence
@@ -169,4 +169,4 @@ async def _tell_if_away(model: Pingable) -> None:
             await model.ping()
     except (EnvironmentUnavailable, TimeoutError) as error:
         reason = str(error) or f"no answer within {PING_S:g} s"
-        say(f"the model cannot be asked now, and what it would answer is unavailable until it can: {reason}")
+        say(f"the model does not answer now; steps that need it are unavailable until it does: {reason}")

@@ -35,14 +35,14 @@ def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str])
         for part in tables:
             inner = table.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise InvalidInput(f"--{name}: {part!r} is no table of settings")
+                raise InvalidInput(f"--{name}: {part!r} is not a table of settings")
             table = inner
         table[last] = value
     try:
         return model.model_validate(values)
     except ValidationError as error:
         unknown = error.errors()[0]["type"] == "extra_forbidden"
-        known = f" (there are: {', '.join(names(model))})" if unknown else ""
+        known = f" (known settings: {', '.join(names(model))})" if unknown else ""
         reason = first_reason(error).removeprefix("Value error, ")
         raise InvalidInput(f"{file or 'settings'}: {reason}{known}") from error
 
@@ -58,7 +58,7 @@ def described(model: type[BaseModel]) -> str:
         f"--{name.replace('_', '-')} = {field.get_default(call_default_factory=True)}: {_one_line(field.description)}"
         for name, field in fields_of(model)
     ]
-    return "\n\n".join(["Settings and their defaults, in the file too:", *lines])
+    return "\n\n".join(["Settings and their defaults, as options or in the --config file:", *lines])
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -94,4 +94,4 @@ def _read(file: Path) -> JsonObject:
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} is no TOML: {error}") from error
+        raise InvalidInput(f"{file} is not valid TOML: {error}") from error

@@ -89,7 +89,7 @@ def keep_house(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
 
 SCRIPTED = {"coin": explore, "alfworld": keep_house}
 """Scripted chat model of each environment."""
-SCRIPTS = {"coin": "a depth-first search", "alfworld": "it searches where such a thing usually lies"}
+SCRIPTS = {"coin": "a depth-first search", "alfworld": "a search in the usual places of the object"}
 
 
 def text_of(content: JsonValue) -> str:

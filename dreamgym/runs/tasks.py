@@ -101,8 +101,8 @@ async def generate_tasks(
             new = await _varied(generator, parents, known, wanted, draw_seed(seed, len(known)))
             if not new:
                 raise DreamGymError(
-                    f"nothing new came of varying the tasks of {spec.name!r} that are solved only sometimes "
-                    f"({len(parents)}): what was proposed is known already, or nothing recorded tells that it can be "
+                    f"no new task came from varying the tasks of {spec.name!r} that are solved only sometimes "
+                    f"({len(parents)}): the proposals are known already, or no recording shows that they can be "
                     "solved"
                 )
             await store.buffer.add_tasks(new)
@@ -110,7 +110,7 @@ async def generate_tasks(
             if llm is not None:
                 await llm.close()
     if len(new) < wanted:
-        say(f"{len(new)} of {wanted}: there was nothing else that is new and can be played")
+        say(f"{len(new)} of {wanted}: no other task was found that is new and can be played")
     return [_listed(task, None) for task in new]
 
 
@@ -151,8 +151,8 @@ def _generator(spec: EnvironmentSpec, llm: LLM | None, worlds: RecordedWorlds) -
     if spec.deterministic:
         return StartVariation(spec, worlds)
     raise InvalidInput(
-        f"no language model words new tasks, and {spec.name!r} is not declared deterministic, so that other recorded "
-        "starts cannot be used: name a language model with --model"
+        f"there is no language model to write new tasks, and {spec.name!r} is not declared deterministic, so other "
+        "recorded starts cannot be used: give a language model with --model"
     )
 
 

@@ -55,7 +55,7 @@ async def timed(real: RealEnvironment, behaviour: str, tasks: Sequence[Task], *,
     if behaviour not in real.behaviours:
         raise UnknownName("behaviour", behaviour, real.behaviours)
     if not tasks:
-        raise InvalidInput(f"environment {real.spec.name!r} has no tasks to take the time of")
+        raise InvalidInput(f"environment {real.spec.name!r} has no tasks to play and measure")
     watch = Stopwatch(real.create())
     episodes: list[Trajectory] = []
     failures: list[str] = []

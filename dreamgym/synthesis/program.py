@@ -182,7 +182,7 @@ class Branch:
         after = state
         if operations or self.reads_after:
             if settled(state, definitions.derived, schema) is not state:
-                raise NoValue("a derived field is not what it was in every recorded state")
+                raise NoValue("a derived field does not have the value that its rule gives")
             changed = apply(state, operations, schema)
             after = settled(changed, definitions.derived, schema)
             operations = (*operations, *difference(changed, after))

@@ -160,7 +160,8 @@ async def _check_repetition(make: Callable[[], Environment], tasks: Sequence[Tas
     try:
         for task in tasks:
             once, again = [await _play([environment], [task], action) for _ in range(2)]
-            assert again == once, f"task {task.id!r} went another way the second time: {once[0]} then {again[0]}"
+            different = f"task {task.id!r} gave different answers the second time: {once[0]}, then {again[0]}"
+            assert again == once, different
             alone.extend(once)
     finally:
         await environment.close()
@@ -171,7 +172,8 @@ async def _check_repetition(make: Callable[[], Environment], tasks: Sequence[Tas
         for environment in environments:
             await environment.close()
     for task, by_itself, beside in zip(tasks, alone, together, strict=True):
-        assert beside == by_itself, f"task {task.id!r} went another way beside others: {by_itself} alone, {beside} then"
+        different = f"task {task.id!r} gave different answers beside other tasks: {by_itself} alone, then {beside}"
+        assert beside == by_itself, different
 
 
 async def _play(environments: Sequence[Environment], tasks: Sequence[Task], action: ToolCall) -> list[list[StepResult]]:

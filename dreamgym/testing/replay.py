@@ -161,7 +161,7 @@ async def _an_id_is_stored_once(buffer: ReplayBuffer) -> None:
     first, second = _worlds(2)
     assert await buffer.add([first, first]) == 1
     assert await buffer.add([second.model_copy(update={"id": first.id}), second]) == 1
-    assert await buffer.trajectories(ENV) == (first, second), "an id already there is left alone"
+    assert await buffer.trajectories(ENV) == (first, second), "a stored trajectory must not change"
 
 
 async def _what_has_changed_takes_the_place_of_what_is_stored(buffer: ReplayBuffer) -> None:
@@ -179,7 +179,7 @@ async def _what_has_changed_takes_the_place_of_what_is_stored(buffer: ReplayBuff
         best = (await buffer.nearest(asked.model_copy(update={"as_of": as_of})))[0]
         assert (best.transition, best.same_goal) == (step, True)
     assert not any(found.world == "house 0" and found.same_goal for found in await _found(buffer, goal=INSTRUCTION))
-    assert await buffer.upsert([first]) == Upserted(new=0, changed=(first.id,)), "and back"
+    assert await buffer.upsert([first]) == Upserted(new=0, changed=(first.id,)), "storing the first again restores it"
     assert [found.same_goal for found in await _found(buffer, goal=INSTRUCTION)] == [True, True, True]
 
 
@@ -261,7 +261,7 @@ async def _identical_comes_first_and_alone(buffer: ReplayBuffer) -> None:
     assert [found.transition.next_state[:4] for found in exact] == ["hall", "hall"]
     assert all(found.exact and math.isclose(found.score, 1.5) for found in exact)
     similar = await buffer.nearest(sample_retrieval("kitchen", "north!"))
-    assert len(similar) == 3, "k similar ones where none is identical"
+    assert len(similar) == 3, "expected k similar transitions if none is identical"
     assert similar[0].transition.action.arguments == {"command": "north"}
     assert not any(found.exact for found in similar)
     assert all(-1 <= found.score <= 1.5 for found in similar)
@@ -475,7 +475,8 @@ async def _dreams_of_tasks_always_solved_are_retired(buffer: ReplayBuffer) -> No
     assert left == {step.next_state for kept in (*real, *won[-2:], *lost[-2:], other) for step in kept.transitions}
     assert await buffer.counts(ENV) == BufferCounts(tasks=2, trajectories=8, transitions=11, worlds=8)
     assert await buffer.retire(ENV, keep=2) == 0
-    assert await _refused(buffer.retire(ENV, keep=0), InvalidInput), "the newest tells how far the buffer has got"
+    newest_stays = "keep must be at least 1: the newest trajectory marks the position of the buffer"
+    assert await _refused(buffer.retire(ENV, keep=0), InvalidInput), newest_stays
 
 
 async def _a_task_that_fails_once_keeps_its_dreams(buffer: ReplayBuffer) -> None:

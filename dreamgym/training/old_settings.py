@@ -13,17 +13,17 @@ from pydantic import JsonValue
 from dreamgym.types import JsonObject
 
 OLD_SETTINGS: dict[str, tuple[JsonValue, str]] = {
-    "band": ([0.2, 0.8], "it is gone: the strategy band prefers tasks with a success from 0.2 to 0.8"),
-    "vary": (2, "it is gone: two tasks are varied after each update, or none with share = 0"),
-    "state_credit": (0.0, "it is gone: it did not help, see docs/results.md"),
-    "observation_loss": (0.0, "it is gone: it did not help, see docs/results.md"),
-    "imitate": (0, "it is gone: it did not help, see docs/results.md"),
-    "then_rate": (0.3, "it is gone: what comes then begins with 0.3 of the learning rate"),
-    "episode_limit_s": (600.0, "it is gone: an agent has an hour for an episode"),
-    "ppo.discount": (1.0, "it is gone: rewards are not discounted within an episode"),
-    "ppo.decay": (0.95, "it is gone: lambda of the generalised advantage estimate is 0.95"),
-    "ppo.value_clip": (0.2, "it is gone: the value loss is clipped at 0.2"),
-    "ppo.value_coefficient": (0.1, "it is gone: the value loss weighs 0.1 of the policy loss"),
+    "band": ([0.2, 0.8], "it was removed: the strategy band prefers tasks with a success from 0.2 to 0.8"),
+    "vary": (2, "it was removed: two tasks are varied after each update, or none with share = 0"),
+    "state_credit": (0.0, "it was removed: it did not help, see docs/results.md"),
+    "observation_loss": (0.0, "it was removed: it did not help, see docs/results.md"),
+    "imitate": (0, "it was removed: it did not help, see docs/results.md"),
+    "then_rate": (0.3, "it was removed: the following stage begins with 0.3 of the learning rate"),
+    "episode_limit_s": (600.0, "it was removed: an agent has an hour for an episode"),
+    "ppo.discount": (1.0, "it was removed: rewards are not discounted within an episode"),
+    "ppo.decay": (0.95, "it was removed: lambda of the generalised advantage estimate is 0.95"),
+    "ppo.value_clip": (0.2, "it was removed: the value loss is clipped at 0.2"),
+    "ppo.value_coefficient": (0.1, "it was removed: the value loss weighs 0.1 of the policy loss"),
 }
 """Dotted name to the value that is fixed now, and the message to a user who sets it."""
 

@@ -140,7 +140,8 @@ class Settings(Frozen):
         if given is not None and not given.startswith(("http://", "https://")):
             raise ValueError(
                 f"expected the address of a vLLM server, such as http://127.0.0.1:8000, got {given!r}: "
-                "TRL's engines (server, colocate) are gone; start one with `vllm serve`, as docs/training.md says"
+                "TRL's engines (server, colocate) are no longer supported; start a server with `vllm serve`, as "
+                "described in docs/training.md"
             )
         return given
 
@@ -313,9 +314,9 @@ class Practice:
         settings = self._settings
         if self.spent:
             raise InvalidInput(
-                f"{self._real_steps} real steps do not pay for another update: a group of {settings.group_size} "
-                f"episodes may take {settings.group_size * self._spec.max_steps}, and {self._taken} are taken; raise "
-                "real_steps or lower group_size"
+                f"{self._real_steps} real steps are not enough for another update: a group of {settings.group_size} "
+                f"episodes may take {settings.group_size * self._spec.max_steps}, and {self._taken} are already used; "
+                "raise real_steps or lower group_size"
             )
         tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
         try:
@@ -331,9 +332,9 @@ class Practice:
             if errors:
                 raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
             raise InvalidInput(
-                "nobody could say what a single episode of an update was worth: give the tasks a check of their own "
-                "(metadata.success), practise with a --model that is a language model and can judge, or write "
-                "ends_itself = true into env.toml if the environment ends every task that is accomplished"
+                "no episode of an update has a known reward: give the tasks a check of their own (metadata.success), "
+                "practise with a language model as --model, which can judge, or write ends_itself = true into env.toml "
+                "if the environment ends every task that is accomplished"
             )
         if self._buffer is not None and self.processes.index == 0:
             await self._keep(self._buffer, tasks_P, outcomes_P, iteration)

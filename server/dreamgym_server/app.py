@@ -58,7 +58,7 @@ def build(
     """
     by_name = {world.spec.name: world for world in worlds}
     if len(by_name) != len(worlds):
-        raise InvalidInput(f"two environments of one name among {[world.spec.name for world in worlds]}")
+        raise InvalidInput(f"two environments have the same name: {[world.spec.name for world in worlds]}")
     episodes = Episodes(by_name, store, buffer, limits)
     agents = AgentDoor(episodes)
     keys = Keys(token) if token else None

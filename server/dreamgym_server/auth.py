@@ -107,7 +107,7 @@ class Guard:
         scope["dreamgym.control"] = self._keys.is_server(given)
         if self._is_agent(scope, headers, given) or scope["dreamgym.control"]:
             return None
-        expected = "expected the server's bearer token, or at an episode's MCP URL the episode's own"
+        expected = "expected the server's bearer token, or, at an episode's MCP URL, the token of that episode"
         return JSONResponse({"error": expected}, 401, {"WWW-Authenticate": "Bearer"})
 
 

@@ -38,20 +38,20 @@ class Metrics:
         )
         call_seconds = Histogram(
             "dreamgym_tool_call_seconds",
-            "Time of a tool call, waiting for earlier calls of the episode included.",
+            "Time of a tool call, including the wait for earlier calls of its episode.",
             ("env", "tier"),
             buckets=BUCKETS_S,
             registry=registry,
         )
         self._model_calls = Counter(
             "dreamgym_model_calls",
-            "Questions to the language model, the judge's included: answered, cached, or failed.",
+            "Requests to the language model, including those of the judge: answered, cached, or failed.",
             ("outcome",),
             registry=registry,
         )
         self._model_seconds = Histogram(
             "dreamgym_model_call_seconds",
-            "Time of a question that the model answered.",
+            "Time of a request that the model answered.",
             buckets=BUCKETS_S,
             registry=registry,
         )
@@ -74,7 +74,7 @@ class Metrics:
         self._gauge("dreamgym_open_episodes", "Running episodes in this process.", lambda: episodes.running_here)
         self._gauge(
             "dreamgym_archive_backlog",
-            "Finished episodes of this process that are not in the replay buffer, those that it refused included.",
+            "Finished episodes of this process that are not in the replay buffer, including those that it refused.",
             lambda: episodes.unarchived,
         )
         # the counters of a step are looked up once, because a lookup takes as long as counting

@@ -24,7 +24,7 @@ class TooManyEpisodes(InvalidInput):
 
 def _without_nul(text: str) -> str:
     if "\x00" in text:
-        raise ValueError("a NUL character is no text")
+        raise ValueError("text must not contain a NUL character")
     return text
 
 
@@ -89,7 +89,7 @@ async def _named(spec: EnvironmentSpec, buffer: ReplayBuffer, order: NewEpisode)
         if order.task_id not in {None, order.task.id}:
             raise InvalidInput("give either task_id or task, not both")
         if order.task.env != spec.name:
-            raise InvalidInput(f"task {order.task.id!r} is one of {order.task.env!r}, not of {spec.name!r}")
+            raise InvalidInput(f"task {order.task.id!r} belongs to environment {order.task.env!r}, not {spec.name!r}")
         return order.task
     known = {task.id: task for task in spec.tasks}
     if order.task_id not in known:
@@ -115,9 +115,14 @@ def steps_allowed(spec: EnvironmentSpec, order: NewEpisode, limits: Limits) -> i
 def first_steps(episode: Episode, step: int) -> Episode:
     """The episode as it was after `step` steps. Raises InvalidInput if it cannot continue from there."""
     if step > episode.version:
-        raise InvalidInput(f"step {step}: episode {episode.id!r} has {episode.version} steps; fork at 0 to that many")
+        raise InvalidInput(
+            f"cannot fork at step {step}: episode {episode.id!r} has {episode.version} steps; "
+            f"choose a step from 0 to {episode.version}"
+        )
     kept = episode.transitions[:step]
     if kept and kept[-1].result.done:
-        raise InvalidInput(f"step {step} ended episode {episode.id!r}: fork at 0 to {step - 1}")
+        raise InvalidInput(
+            f"cannot fork at step {step}: it ended episode {episode.id!r}; choose a step from 0 to {step - 1}"
+        )
     fresh = {"stop_reason": None, "answer": None, "final_reward": None, "error": None, "undelivered": False}
     return episode.model_copy(update={**fresh, "transitions": kept})

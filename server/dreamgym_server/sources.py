@@ -218,14 +218,19 @@ class DreamWorlds:
         try:
             judged = await self.model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
         except MalformedAnswer as error:
-            logger.warning("episode %s: no verdict on its end: %s", episode.id, error)
+            logger.warning("episode %s: the judge gave no usable verdict: %s", episode.id, error)
             return None if is_doubtful else checked
         if checked is None:
             return judged
         if is_doubtful:
             return judged or None
         if judged is not checked:
-            logger.warning("episode %s: the judge says %s, the task's own check %s", episode.id, judged, checked)
+            logger.warning(
+                "episode %s: the judge says %s, the task's own check says %s; the check counts",
+                episode.id,
+                judged,
+                checked,
+            )
         return checked
 
 

@@ -153,7 +153,7 @@ async def test_collect_keeps_whole_episodes_and_the_same_command_plays_the_other
         code, _, err = await dreamgym(*command, "--model", f"{url}#m", "--budget", "23 calls")
         assert code == 3, err
         assert "dreamgym: the budget of 23 calls is spent" in err
-        assert "the same command goes on with the others" in err
+        assert "run the same command again to play the others" in err
         assert len(account.bills) == 23
         kept = read_jsonl(Path("out.jsonl"), Trajectory)
         assert 3 <= len(kept) <= 4
@@ -212,8 +212,8 @@ async def test_an_endpoint_that_tells_no_usage_is_refused_once_and_clearly(dream
     assert (code, len(account.bills), traced()) == (3, 1, 0)
     (said,) = [line for line in err.splitlines() if line.startswith("dreamgym: ")]
     assert said == (
-        f"dreamgym: {url}#m tells no usage, so that nobody knows what it bills and the budget of 5.00 dollars cannot "
-        "be kept: give the budget in calls, such as '300 calls'"
+        f"dreamgym: {url}#m reports no token usage, so its cost is unknown and the budget of 5.00 dollars cannot "
+        "be enforced: give the budget in calls, such as '300 calls'"
     )
 
 
@@ -224,7 +224,7 @@ async def test_without_a_price_money_cannot_be_limited_and_nothing_is_asked(
     async with billing(simulator) as (url, account):
         code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m", "--budget", "5.00")
     assert (code, account.bills) == (2, [])
-    assert f"no price is known of model '{url}#m': set the variable DREAMGYM_PRICE" in err
+    assert f"the price of model '{url}#m' is not known: set the environment variable DREAMGYM_PRICE" in err
 
 
 async def test_what_is_no_budget_is_misuse(dreamgym: Command) -> None:
@@ -383,7 +383,7 @@ async def test_training_ends_before_the_budget_is_passed_and_the_resumed_run_pla
         assert code == 3, said
         assert "estimate: about " in said
         assert "dreamgym: the budget of 20 calls is spent" in said
-        assert "go on with --resume" in said
+        assert "continue with --resume" in said
         assert len(account.bills) == 20
         updates = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
         assert not any(line.get("failed") for line in updates), "nothing was learned from what could not be asked"

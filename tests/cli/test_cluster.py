@@ -152,7 +152,7 @@ def test_workers_of_another_version_are_refused_and_nothing_is_written(dreamgym:
         finally:
             head.send_signal(signal.SIGTERM)
     assert done.returncode == 2
-    assert "has no dreamgym, or one without clusters" in done.stderr
+    assert "has no dreamgym, or a version without clusters" in done.stderr
     assert "install the same on every machine of the cluster" in done.stderr
     assert not Path("out.jsonl").exists()
 
@@ -187,7 +187,7 @@ def test_an_address_where_no_cluster_answers_is_one_sentence(dreamgym: Command, 
             Thread(target=serve, daemon=True).start()
         code, out, err = dreamgym(*collect("out.jsonl", "--cluster", f"127.0.0.1:{port}"))
     assert (code, out) == (1, "")
-    told = f"no Ray cluster answers at '127.0.0.1:{port}': start its head with `ray start --head`, or name `local`"
+    told = f"no Ray cluster answers at '127.0.0.1:{port}': start its head with `ray start --head`, or give `local`"
     assert err.strip() == f"dreamgym: {told}"
     assert not Path("out.jsonl").exists()
 
@@ -207,7 +207,7 @@ def test_a_dream_elsewhere_needs_a_database_that_its_workers_reach(
     from dreamgym.runs.cluster import check_reachable_store
 
     monkeypatch.delenv("DREAMGYM_DSN", raising=False)
-    with pytest.raises(InvalidInput, match="name one that they can reach in DREAMGYM_DSN"):
+    with pytest.raises(InvalidInput, match="set DREAMGYM_DSN to one that they can reach"):
         check_reachable_store("head:6379", None)
     check_reachable_store("local", None)
     check_reachable_store("head:6379", "postgresql://db/dreams")
@@ -216,4 +216,4 @@ def test_a_dream_elsewhere_needs_a_database_that_its_workers_reach(
 def test_a_budget_on_a_cluster_is_refused_before_anything_starts(dreamgym: Command) -> None:
     code, _, err = dreamgym(*collect("out.jsonl", "--cluster", "local", "--budget", "3 calls"))
     assert code == 2
-    assert "a budget is kept on one machine: leave out --budget or --cluster" in err
+    assert "a budget cannot be shared by the workers of a cluster: leave out --budget or --cluster" in err

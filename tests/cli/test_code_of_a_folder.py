@@ -54,7 +54,7 @@ def test_looking_at_the_folder_does_not_run_it_and_says_so(
 ) -> None:
     code, out, err = dreamgym("env", verb, str(shared))
     assert code != 0
-    assert "names code of its own" in out + err
+    assert "has code of its own" in out + err
     assert not (tmp_path / "ran").exists()
 
 

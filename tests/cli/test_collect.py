@@ -130,7 +130,7 @@ def test_what_was_cut_off_goes_on_and_ends_as_if_it_had_never_been(dreamgym: Com
     code, _, err = dreamgym(*collect(9, "cut.jsonl"))
     assert code == 0
     assert "the last line was half written; its episode is played again" in err
-    assert "2 of 9 episodes are there already" in err
+    assert "2 of 9 episodes were played before" in err
     assert "9 of 9 episodes, 100% successful" in err
     assert Path("cut.jsonl").read_bytes() == whole
 
@@ -138,7 +138,7 @@ def test_what_was_cut_off_goes_on_and_ends_as_if_it_had_never_been(dreamgym: Com
 def test_the_same_command_again_plays_nothing_and_a_larger_number_only_the_rest(dreamgym: Command) -> None:
     assert dreamgym(*collect(3))[0] == 0
     before = Path("out.jsonl").read_bytes()
-    assert "3 of 3 episodes are there already" in dreamgym(*collect(3))[2]
+    assert "3 of 3 episodes were played before" in dreamgym(*collect(3))[2]
     assert Path("out.jsonl").read_bytes() == before
     assert dreamgym(*collect(5))[0] == 0
     assert Path("out.jsonl").read_bytes().startswith(before)
@@ -198,7 +198,7 @@ def test_an_episode_with_nothing_to_keep_is_named_and_played_again_next_time(
     code, _, err = dreamgym(*collect(5), lamps=fault)
     assert code == 0
     assert why in err
-    assert "the same command goes on with the others" in err
+    assert "run the same command again to play the others" in err
     assert sorted(lamps_of("out.jsonl")) == [0, 2, 4]
     assert dreamgym(*collect(5))[0] == 0
     assert lamps_of("out.jsonl") == list(range(5))
@@ -217,7 +217,7 @@ def test_an_interrupt_keeps_what_is_over(dreamgym: Command) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     code, _, err = dreamgym(*collect(20, workers="1"), lamps="interrupt 7")
     assert code == 130
-    assert "the same command goes on with the others" in err
+    assert "run the same command again to play the others" in err
     assert lamps_of("out.jsonl") == list(range(7))
     assert dreamgym(*collect(20))[0] == 0
     assert lamps_of("out.jsonl") == list(range(20))
@@ -226,9 +226,9 @@ def test_an_interrupt_keeps_what_is_over(dreamgym: Command) -> None:
 def test_the_buffer_holds_nothing_twice_and_goes_on_too(dreamgym: Command, dsn: str) -> None:
     stored = ["collect", f"{Path('lamps.py').resolve()}:lamps", "--agent", "press"]
     assert dreamgym(*stored, "--episodes", "4")[0] == 0
-    assert "4 of 4 episodes are there already" in dreamgym(*stored, "--episodes", "4")[2]
+    assert "4 of 4 episodes were played before" in dreamgym(*stored, "--episodes", "4")[2]
     _, _, err = dreamgym(*stored, "--episodes", "6")
-    assert "4 of 6 episodes are there already" in err
+    assert "4 of 6 episodes were played before" in err
     assert "6 of 6 episodes" in err
 
 
@@ -253,7 +253,7 @@ def test_an_agent_is_played_with_several_workers_and_goes_on_too(
     assert dreamgym(*collect(3, workers="3", **agent), lamps="meets all")[0] == 0
     played = read_jsonl(Path("out.jsonl"), Trajectory)
     assert [(one.task.id, one.success, one.answer) for one in played] == [(f"lamp-{n}", True, None) for n in range(3)]
-    assert "3 of 5 episodes are there already" in dreamgym(*collect(5, workers="3", **agent))[2]
+    assert "3 of 5 episodes were played before" in dreamgym(*collect(5, workers="3", **agent))[2]
     assert lamps_of("out.jsonl") == list(range(5))
 
 

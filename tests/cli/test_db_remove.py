@@ -43,7 +43,7 @@ def test_it_is_refused_while_the_database_is_used_and_takes_everything_that_it_l
     used = EmbeddedServer.start()
     code, out, err = dreamgym("db", "remove", "--yes")
     assert (code, out) == (1, "")
-    assert f"the database in {home / 'postgres'} is used by other processes: end servers and runs first" in err
+    assert f"the database in {home / 'postgres'} is used by other processes: stop servers and runs first" in err
     assert status().running
     assert {file.name for file in home.iterdir()} == {"postgres", "models", "redaction.key", "notes.txt"}
     used.release()
@@ -109,7 +109,7 @@ def test_without_a_home_of_its_own_it_takes_what_lies_in_the_users_folders(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has a system user")
 def test_the_system_user_stays_while_it_runs_another_database(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = EmbeddedServer.start()
-    with pytest.raises(StoreError, match="stays: it runs the database of another DREAMGYM_HOME"):
+    with pytest.raises(StoreError, match="was not deleted: it runs the database of another DREAMGYM_HOME"):
         programs.remove_user()
     used.release()
     assert programs.has_user()

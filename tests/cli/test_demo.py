@@ -97,7 +97,7 @@ def test_the_files_of_the_demonstration_can_be_read(name: str, env: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("chess",), "unknown demonstration 'chess': there is alfworld, coin"),
+        (("chess",), "unknown demonstration 'chess': expected one of alfworld, coin"),
         (("alfworld", "--full"), "--full is for coin; for alfworld use examples/experiments/alfworld.toml"),
     ],
 )

@@ -162,7 +162,7 @@ def test_the_program_says_its_version(dreamgym: Command) -> None:
 def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Command) -> None:
     code, _, err = dreamgym("env", "show", "chess")
     assert code == 2
-    assert "unknown environment 'chess': there is " in err
+    assert "unknown environment 'chess': expected one of " in err
     assert "coin, cookingworld" in err
 
 
@@ -204,7 +204,7 @@ async def test_times_and_sizes_are_those_of_what_was_played() -> None:
     assert len("take coin") - 1 <= timing.action_characters <= len("look around")
     assert timing.observation_characters > 20
     assert timing.transitions_a_minute > 0
-    with pytest.raises(UnknownName, match="unknown behaviour 'genius': there is expert, "):
+    with pytest.raises(UnknownName, match="unknown behaviour 'genius': expected one of expert, "):
         await timed(coin, "genius", coin.tasks("dev")[:1])
 
 

@@ -91,8 +91,8 @@ def test_the_folder_of_another_environment_of_the_same_name_is_refused_by_every_
     ):
         code, _, err = dreamgym(*arguments)
         assert code == 2, arguments
-        assert f"{Path('two/crm').resolve()} and {Path('one/crm').resolve()} are two environments of one name" in err
-        assert "give one another name in its env.toml" in err
+        assert f"{Path('two/crm').resolve()} and {Path('one/crm').resolve()} have the same environment name" in err
+        assert "change the name in one env.toml" in err
         assert "`dreamgym db forget crm`" in err
     assert answers(dsn) == ["Ada"]
 
@@ -101,7 +101,7 @@ def test_two_folders_of_one_name_given_at_once_store_nothing(dreamgym: Command, 
     recorded("one", answer="Ada")
     recorded("two", answer="Eve")
     code, _, err = dreamgym("seed", "one", "one", "two")
-    assert (code, "are two environments of one name" in err) == (2, True)
+    assert (code, "have the same environment name" in err) == (2, True)
     assert answers(dsn) == []
     assert dreamgym("seed", "two", "two")[0] == 0, "what was refused holds no name"
 
@@ -189,9 +189,9 @@ def test_an_environment_that_is_not_stored_is_misuse_and_the_stored_ones_are_nam
     recorded("crm")
     assert dreamgym("seed", "crm", "crm")[0] == 0
     code, _, err = dreamgym("db", *arguments)
-    assert (code, "unknown environment 'nope': there is crm" in err) == (2, True)
+    assert (code, "unknown environment 'nope': expected one of crm" in err) == (2, True)
     code, _, err = dreamgym("db", arguments[0], "crm", ".*")
-    assert (code, "unknown run or trajectory '.*': there is crm-a. 1 in all" in err) == (2, True)
+    assert (code, "unknown run or trajectory '.*': expected one of crm-a. 1 in all" in err) == (2, True)
 
 
 def test_an_environment_is_forgotten_whole_and_no_other_one_loses_anything(
@@ -266,13 +266,14 @@ def test_edits_of_a_folder_and_a_mended_label_reach_the_store_and_neither_undoes
         (folder / file).write_text(text.replace(old, new))
     assert dreamgym("label", "crm", "b", "--failure")[2] == "b: failure noted\n"
     assert dreamgym("seed", "crm", "crm")[2].splitlines()[-1] == (
-        "changed since they were stored, and replaced: crm-a, crm-b"
+        "replaced, because they have changed since they were stored: crm-a, crm-b"
     )
     first, second = stored(dsn)
     assert first.transitions[0].result.observation == "Adele"
     assert (second.task.instruction, second.final_reward) == ("Who is the other?", 0.0)
     assert "Mine." in (folder / "tools.json").read_text()
     assert list(folder.glob("*.bak")) == []
-    assert dreamgym("label", "crm", "a", "--failure")[2].startswith("trajectories.jsonl was made again, although")
+    said = dreamgym("label", "crm", "a", "--failure")[2]
+    assert said.startswith("trajectories.jsonl was built again and lost the edits of")
     assert dreamgym("seed", "crm", "crm")[0] == 0
     assert (stored(dsn)[0].final_reward, answers(dsn)) == (0.0, ["Ada", "Bob"]), "the label wins"

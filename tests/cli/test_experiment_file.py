@@ -91,23 +91,27 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ("train = { steps = 3", 'fit = { steps = 1 }\ntrain = { model = "nearest"', "and names no model"),
         ("warm = true", "", "the warm start has nothing to imitate"),
         ('name = "dream"', 'name = "warm start"', "two arms are called warm start"),
-        ('arm = "dream"', 'arm = "drem"', "names no arm: drem"),
+        ('arm = "dream"', 'arm = "drem"', "names unknown arms: drem"),
         ('name = "dream"', 'name = "dream"\nbehaviour = "random"', "expected behaviour or train, got both"),
         ('name = "warm start"', 'name = "warm start"\nspoiled = "no reward"', "for an arm that trains"),
         ('name = "warm start"', 'name = "warm start"\nafter = "dream"', "after is for an arm that trains"),
-        ('name = "dream"', 'name = "dream"\nafter = "warm start"', "comes after 'warm start', which is no arm above"),
+        (
+            'name = "dream"',
+            'name = "dream"\nafter = "warm start"',
+            "comes after 'warm start', which is not an arm above",
+        ),
         ("seeds = [0, 1]", "seeds = []", "seeds"),
         ("title", "titel", "title"),
         ("behaviour = ", "agent = ", "agent is called behaviour now"),
-        ("[[arm]]", "[[arm", "is no TOML"),
+        ("[[arm]]", "[[arm", "is not valid TOML"),
         ("steps = 3", "stepz = 3", "arm 'dream': .*stepz"),
-        ("steps = 3", "vary = 3", "arm 'dream': .*vary: it is gone: two tasks are varied"),
-        ("epochs = 2", "decay = 0.9", "arm 'dream': .*ppo.decay: it is gone"),
+        ("steps = 3", "vary = 3", "arm 'dream': .*vary: it was removed: two tasks are varied"),
+        ("epochs = 2", "decay = 0.9", "arm 'dream': .*ppo.decay: it was removed"),
         ("steps = 3", "against = 'real'", "arm 'dream': .*without is for dreams"),
         (
             "seeds = [0, 1]\n",
             'seeds = [0]\nheld_out = "a"\n[[arm]]\nname = "there"\ntrain = { against = "real" }\n',
-            "plays tasks of all kinds; leave out there",
+            "would play held-out tasks too; leave out the arms there",
         ),
     ],
 )
@@ -188,7 +192,7 @@ def test_a_stored_result_may_name_old_settings_with_the_values_that_are_fixed_no
     made = stored(**old)
     assert kept_result(seed, plan.arm[1]) == made
     stored(vary=4)
-    with pytest.raises(InvalidInput, match="vary: it is gone"):
+    with pytest.raises(InvalidInput, match="vary: it was removed"):
         kept_result(seed, plan.arm[1])
 
 
@@ -246,7 +250,9 @@ def test_a_file_of_recordings_is_taken_but_for_what_is_tested_or_probed(tmp_path
     assert [one.task.id for one in prepared.recorded] == ["train-0", "train-1", "sessions-0", "sessions-1"]
 
 
-@pytest.mark.parametrize(("kept", "words"), [(None, "is not there"), ("dev", "but of tasks that are tested or probed")])
+@pytest.mark.parametrize(
+    ("kept", "words"), [(None, "does not exist"), ("dev", "except of tasks that are tested or probed")]
+)
 def test_a_file_that_gives_no_recording_is_named(tmp_path: Path, kept: str | None, words: str) -> None:
     file = tmp_path / "episodes.jsonl"
     if kept is not None:

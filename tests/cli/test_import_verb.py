@@ -109,7 +109,7 @@ def test_a_missing_file_and_a_forgotten_file_are_one_sentence(run: Command) -> N
 def test_a_new_folder_is_made_of_the_definitions_that_came_along(run: Command, tmp_path: Path) -> None:
     told = {**chat("find"), "tools": [FIND]}
     (tmp_path / "chats.jsonl").write_text(json.dumps(told))
-    assert "--new makes it of the 1 tools defined here" in run("chats.jsonl", "--env", "made/My CRM")[1]
+    assert "--new makes it from the 1 tools that the files define" in run("chats.jsonl", "--env", "made/My CRM")[1]
     code, said = run("chats.jsonl", "--env", "made/My CRM", "--new", "--out", "out.jsonl")
     assert (code, "a new environment 'my-crm' with 1 tools" in said) == (0, True)
     spec = EnvironmentSpec.load(tmp_path / "made" / "My CRM")
@@ -133,7 +133,9 @@ def test_the_true_reason_is_given_where_no_file_can_be_read(run: Command, tmp_pa
     code, said = run("log.jsonl", "--env", "made", "--new")
     assert code == 2
     first, second, last = said.splitlines()
-    assert first.startswith("not usable: log.jsonl, line 1: is of no known format: an object with who, did; known are")
+    assert first.startswith(
+        "not usable: log.jsonl, line 1: has an unknown format: an object with who, did; known formats: "
+    )
     assert second.startswith("not usable: log.jsonl, line 2: is not valid JSON")
     assert last == "dreamgym: made cannot be made: nothing in the files can be read; see above"
     assert not (tmp_path / "made").exists()

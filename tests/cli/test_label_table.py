@@ -47,10 +47,10 @@ def test_each_row_labels_its_run_and_an_empty_cell_says_nothing(dreamgym: Comman
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
-        ("run\tsuccess\na\tyes\nnope\tno\n", "line 3: unknown run 'nope': there is a, b, c"),
+        ("run\tsuccess\na\tyes\nnope\tno\n", "line 3: unknown run 'nope': expected one of a, b, c"),
         ("run\tsuccess\na\tperhaps\n", "line 2: success: expected one of yes, no, true, false, 1, 0, got 'perhaps'"),
         ("run\tsuccess\na\tyes\tx\n", "line 2: expected 2 columns, got 3"),
-        ("run\tsuccess\na\tyes\na\tno\n", "line 3: run 'a' has a line before"),
+        ("run\tsuccess\na\tyes\na\tno\n", "line 3: run 'a' has an earlier line"),
         ("run,success\na,yes\n", "line 1: expected the names of the columns with tabs between them"),
         ("run\tsucces\na\tyes\n", "line 1: expected the names of the columns"),
         ("", "line 1: expected the names of the columns with tabs between them, run and some of"),
@@ -70,7 +70,7 @@ def test_a_row_that_cannot_be_read_is_named_and_nothing_is_noted(
 
 def test_a_table_and_options_are_not_mixed_and_a_missing_file_is_said(dreamgym: Command, crm: Path) -> None:
     code, _, err = dreamgym("label", str(crm), "labels.tsv", "--success")
-    assert (code, err) == (2, "dreamgym: success: with a file, its columns say it\n")
+    assert (code, err) == (2, "dreamgym: success: leave it out with a file, whose columns contain it\n")
     code, _, err = dreamgym("label", str(crm), "no-such.tsv")
     assert code == 2
     assert "No such file" in err

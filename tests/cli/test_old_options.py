@@ -32,15 +32,15 @@ SHARED = {"--budget", "--cluster", "--port"}
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("fidelity", "crm", "--kl", "0.1"), "--kl: it is gone"),
-        (("fidelity", "crm", "--gamma=0.9"), "--gamma: it is gone"),
+        (("fidelity", "crm", "--kl", "0.1"), "--kl: it was removed"),
+        (("fidelity", "crm", "--gamma=0.9"), "--gamma: it was removed"),
         (("fidelity", "crm", "--compare", "a", "b"), "--compare: give --model twice"),
         (("fidelity", "crm", "--encoder", "trigram"), "--encoder: set the variable DREAMGYM_ENCODER"),
         (("check", "crm", "--against", "dream", "-k", "0"), "-k: it is a part of --model now"),
         (("serve", "crm/", "--dsn", "postgresql://x"), "--dsn: set the variable DREAMGYM_DSN"),
         (("serve", "--env", "crm/"), "--env: write the environment without it"),
-        (("db", "prune", "--keep", "2"), "--keep: it is gone: of a task that is always solved, 4 dreams are kept"),
-        (("train", "coin", "--vary", "3"), "settings: vary: it is gone: two tasks are varied"),
+        (("db", "prune", "--keep", "2"), "--keep: it was removed: of a task that is always solved, 4 dreams are kept"),
+        (("train", "coin", "--vary", "3"), "settings: vary: it was removed: two tasks are varied"),
     ],
 )
 def test_an_old_option_is_misuse_and_says_what_to_do(dreamgym: Command, arguments: tuple[str, ...], said: str) -> None:

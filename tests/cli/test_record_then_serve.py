@@ -30,7 +30,7 @@ server.run()
 """
 
 UNNAMED = (
-    "crm: 1 of 1 episodes have no task: name it with `dreamgym label`, or let one be proposed with "
+    "crm: 1 of 1 episodes have no task: add it with `dreamgym label`, or let a model propose one with "
     "`dreamgym seed --model MODEL`"
 )
 Serving = Callable[[], AbstractAsyncContextManager[tuple[str, list[str]]]]
@@ -115,7 +115,7 @@ async def test_a_recorded_server_is_simulated_by_two_commands_and_a_label_counts
     async with serve() as (url, said):
         assert said == [
             "crm: 0 of 1 trajectories are new",
-            "changed since they were stored, and replaced: crm-a",
+            "replaced, because they have changed since they were stored: crm-a",
         ]
         named = (await store.buffer.tasks("crm"))[-1]
         made = httpx2.post(f"{url.removesuffix('/mcp')}/episodes", json={"task_id": named.id}).json()

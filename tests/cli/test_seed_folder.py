@@ -93,8 +93,8 @@ async def test_a_recorded_folder_is_built_and_stored_and_what_is_left_out_is_nam
         0,
         [
             f"{folder}: c: left out, because the tool list has no 'hidden'",
-            f"{folder}: 1 of 2 episodes have no task: name it with `dreamgym label`, "
-            "or let one be proposed with `dreamgym seed --model MODEL`",
+            f"{folder}: 1 of 2 episodes have no task: add it with `dreamgym label`, "
+            "or let a model propose one with `dreamgym seed --model MODEL`",
             f"{folder}: 2 of 2 trajectories are new",
         ],
     )
@@ -107,14 +107,14 @@ async def test_what_changed_since_it_was_stored_is_named(seed: Command, crm: Pat
     run(crm, "b", 2.0, ("get", "Bob"), task="And who is that?")
     assert (await seed("crm", "crm"))[1][-2:] == [
         "crm: 0 of 2 trajectories are new",
-        "changed since they were stored, and replaced: crm-b",
+        "replaced, because they have changed since they were stored: crm-b",
     ]
 
 
 async def test_a_label_after_seeding_counts_from_the_next_time(seed: Command, crm: Path, dsn: str) -> None:
     await seed("crm", "crm")
     label(crm, "b", task="Who is Bob?", answer="Bob", success=True)
-    assert (await seed("crm", "crm"))[1][-1] == "changed since they were stored, and replaced: crm-b"
+    assert (await seed("crm", "crm"))[1][-1] == "replaced, because they have changed since they were stored: crm-b"
     store = await open_store(dsn, load_encoder(None))
     first, second = await store.buffer.trajectories("crm")
     await store.close()
@@ -128,7 +128,7 @@ async def test_an_edited_trajectory_is_stored_and_outlives_a_new_run_until_its_o
     await seed("crm", "crm")
     file = crm / "trajectories.jsonl"
     file.write_text(file.read_text().replace("Bob", "Bert"))
-    assert (await seed("crm", "crm"))[1][-1] == "changed since they were stored, and replaced: crm-b"
+    assert (await seed("crm", "crm"))[1][-1] == "replaced, because they have changed since they were stored: crm-b"
     run(crm, "d", 4.0, ("get", "Dan"))
     assert (await seed("crm", "crm"))[1][-1] == "crm: 1 of 3 trajectories are new"
     assert "Bert" in file.read_text()
@@ -137,11 +137,11 @@ async def test_an_edited_trajectory_is_stored_and_outlives_a_new_run_until_its_o
     said = (await seed("crm", "crm"))[1]
     (copy,) = crm.glob("trajectories.jsonl.*.bak")
     assert (
-        f"crm: trajectories.jsonl was made again, although it was edited in crm-b; the edited file is {copy.name}"
+        f"crm: trajectories.jsonl was built again and lost the edits of crm-b; the edited file was saved as {copy.name}"
         in said
     )
     assert copy.read_bytes() == edited
-    assert said[-1] == "changed since they were stored, and replaced: crm-b"
+    assert said[-1] == "replaced, because they have changed since they were stored: crm-b"
     store = await open_store(dsn, load_encoder(None))
     stored_now = await store.buffer.trajectories("crm")
     await store.close()
@@ -219,8 +219,8 @@ async def test_a_model_that_gives_nothing_usable_costs_no_episode(seed: Command,
         (("shop", "crm"), "unknown environment 'shop'"),
         (("crm", "nowhere"), "nowhere: cannot be read"),
         (("crm", "empty"), "empty/trajectories.jsonl: cannot be read"),
-        (("empty", "crm"), "empty is no environment folder: it has no env.toml"),
-        (("crm", "crm", "--model", "nearest"), "--model nearest cannot word a task: expected a language model"),
+        (("empty", "crm"), "empty is not an environment folder: it has no env.toml"),
+        (("crm", "crm", "--model", "nearest"), "--model nearest cannot write a task: expected a language model"),
     ],
 )
 async def test_misuse_is_one_clear_line(seed: Command, crm: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -270,8 +270,8 @@ async def test_calls_that_contradict_each_other_in_a_deterministic_environment_a
     _, said = await seed("crm", "crm")
     asked = """'get{"id":"P-1"}'"""
     assert said[-5:] == [
-        "4 calls contradict an earlier one in the same state, although env.toml says deterministic = true; "
-        "all stay stored",
+        "4 calls contradict an earlier one in the same state, although env.toml has deterministic = true; "
+        "all of them are kept",
         f"crm-run-0, call 1, and crm-run-1, call 1: {asked} answered 'Ada' and then 'Bob'",
         f"crm-run-0, call 1, and crm-run-3, call 1: {asked} answered 'Ada' and then 'Eve'",
         f"crm-run-0, call 1, and crm-run-4, call 1: {asked} answered 'Ada' and then 'Eve'",
@@ -291,7 +291,7 @@ async def test_trajectories_off_the_schema_of_a_person_are_left_out_by_name(
     env = folder / "env.toml"
     env.write_text(env.read_text().replace('name = "string"', 'name = "integer"'))
     assert (await seed("crm", "more.jsonl"))[1] == [
-        "more.jsonl: crm-run-0: call 1 (get) is left out: the state before it is off [state] in env.toml: "
+        "more.jsonl: crm-run-0: call 1 (get) is left out: the state before the call does not fit [state] in env.toml: "
         '/people/P-1/name: expected integer, got "Ada"',
         "more.jsonl: 0 of 0 trajectories are new",
     ]
@@ -310,5 +310,5 @@ async def test_a_state_is_derived_from_answers_on_request_and_from_recordings_al
     code, said = await seed("crm", "crm/trajectories.jsonl", "--derive-state")
     assert (code, said[-1].partition(": ")[2]) == (
         2,
-        "--derive-state needs an environment folder with recordings: name one after ENV",
+        "--derive-state needs an environment folder with recordings: give one after ENV",
     )

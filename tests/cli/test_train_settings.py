@@ -43,13 +43,13 @@ def test_every_setting_has_a_name_of_one_word_or_of_its_table() -> None:
         (["--steps"], "--steps has no value"),
         (["--steps", "--seed"], "--steps has no value"),
         (["steps"], "expected --NAME VALUE, got 'steps'"),
-        (["--steps", "2", "--steps.more", "3"], "'steps' is no table of settings"),
+        (["--steps", "2", "--steps.more", "3"], "'steps' is not a table of settings"),
         (["--then", "real"], "needs real_steps"),
         (["--against", "real", "--then", "real", "--real-steps", "9"], "then = real comes after the dream"),
         (["--against", "real", "--without", "history"], "without is for dreams"),
-        (["--then-rate", "0.5"], "then_rate: it is gone: what comes then begins with 0.3 of the learning rate"),
-        (["--episode_limit_s=9"], "episode_limit_s: it is gone: an agent has an hour"),
-        (["--ppo.discount", "0.9"], "ppo.discount: it is gone"),
+        (["--then-rate", "0.5"], "then_rate: it was removed: the following stage begins with 0.3 of the learning rate"),
+        (["--episode_limit_s=9"], "episode_limit_s: it was removed: an agent has an hour"),
+        (["--ppo.discount", "0.9"], "ppo.discount: it was removed"),
     ],
 )
 def test_what_cannot_be_set_is_said(options: list[str], words: str) -> None:
@@ -60,7 +60,7 @@ def test_what_cannot_be_set_is_said(options: list[str], words: str) -> None:
 def test_a_file_that_is_no_toml_is_said_to_be_none(tmp_path: Path) -> None:
     file = tmp_path / "train.toml"
     file.write_text("steps: 3")
-    with pytest.raises(InvalidInput, match="is no TOML"):
+    with pytest.raises(InvalidInput, match="is not valid TOML"):
         settings_of(TrainConfig, file, [])
     with pytest.raises(InvalidInput, match="cannot be read"):
         settings_of(TrainConfig, tmp_path / "other.toml", [])

@@ -19,7 +19,7 @@ COIN = str(Path(__file__).parents[2] / "examples" / "coin")
 def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Command) -> None:
     code, out, err = dreamgym("collect", "chess", "--agent", "expert", "--episodes", "1")
     assert (code, out) == (2, "")
-    assert re.search("unknown environment 'chess': there is .*coin, ", err)
+    assert re.search("unknown environment 'chess': expected one of .*coin, ", err)
     assert "Traceback" not in err
 
 
@@ -42,13 +42,13 @@ def test_nothing_can_be_left_out_of_the_real_environment(
 def test_an_unknown_agent_lists_the_known_ones(dreamgym: Command, dsn: str) -> None:
     code, _, err = dreamgym("play", "coin", "--agent", "nobody", "--model", "nearest")
     assert code == 2
-    assert "unknown agent 'nobody': there is langgraph, openai_agents, react" in err
+    assert "unknown agent 'nobody': expected one of langgraph, openai_agents, react" in err
 
 
 def test_an_unknown_split_lists_the_splits(dreamgym: Command, dsn: str) -> None:
     code, _, err = dreamgym("collect", "coin", "--agent", "expert", "--episodes", "1", "--split", "x")
     assert code == 2
-    assert "unknown split 'x': there is dev, test, train" in err
+    assert "unknown split 'x': expected one of dev, test, train" in err
 
 
 def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(
@@ -91,7 +91,7 @@ def test_a_trajectory_of_another_environment_is_refused(dreamgym: Command, dsn: 
     file.write_text(json.dumps(line))
     code, _, err = dreamgym("seed", COIN, str(file))
     assert code == 2
-    assert "it is of environment 'chess', not 'coin'" in err
+    assert "it belongs to environment 'chess', not 'coin'" in err
 
 
 def test_play_prints_an_episode_of_the_dream_with_where_each_answer_came_from(dreamgym: Command, dsn: str) -> None:
@@ -119,7 +119,7 @@ def test_an_agent_that_asks_no_model_needs_no_endpoint_and_one_that_does_is_told
         assert (code, f"answer {answer}" in out) == (0, True)
     code, _, err = dreamgym(*play, f"{agents}:asking")
     assert code == 2
-    assert "an agent needs a chat model: set OPENAI_BASE_URL" in err
+    assert "this agent needs a chat model: set OPENAI_BASE_URL" in err
     collect = ("collect", COIN, "--episodes", "1", "--against", "dream", "--model", "nearest", "--agent")
     assert dreamgym(*collect, f"{agents}:alone")[0] == 0
     assert dreamgym(*collect, f"{agents}:asking")[0] == 2

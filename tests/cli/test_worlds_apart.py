@@ -73,7 +73,8 @@ async def test_a_world_of_the_test_that_was_trained_in_is_found_whatever_it_is_c
     trained = [maze("train", number, rooms) for number, rooms in enumerate(("abcdefgh", "hgfedcba"))]
     tested = [maze("test", number, rooms) for number, rooms in enumerate(("aaaaaaaa", "hgfedcba"))]
     words = (
-        rf"1 worlds of the test occur in training, as far as {ROUNDS} plays show, such as maze-test-1 is maze-train-1"
+        rf"1 worlds of the test cannot be told from worlds of training in {ROUNDS} rounds of play, for example "
+        "maze-test-1 from maze-train-1"
     )
     with pytest.raises(InvalidInput, match=words):
         await check_apart(Mazes(), trained, tested)

@@ -183,8 +183,8 @@ async def test_episodes_may_be_reset_stepped_and_closed_by_different_tasks_in_an
 @pytest.mark.parametrize(
     ("env", "task", "error", "said"),
     [
-        ("nope", TASK, InvalidInput, "unknown environment 'nope': there is counter"),
-        ("counter", TASK.model_copy(update={"env": "nope"}), InvalidInput, "is one of 'nope'"),
+        ("nope", TASK, InvalidInput, "unknown environment 'nope': expected one of counter"),
+        ("counter", TASK.model_copy(update={"env": "nope"}), InvalidInput, "belongs to environment 'nope'"),
     ],
 )
 async def test_a_refused_reset_says_why(stage: Stage, env: str, task: Task, error: type[Exception], said: str) -> None:

@@ -144,7 +144,7 @@ def seen(played: dict[str, Seen], client: Client) -> Seen:
 def outcome(saw: Any, start: int) -> str:
     """What became of an episode, by what the client saw of it."""
     if isinstance(saw, str):
-        return REFUSED if "this URL names no episode" in saw else saw
+        return REFUSED if "this URL contains no episode" in saw else saw
     first, _, last = saw["seen"]
     if first != f"count {start + 1}":
         return str(first)

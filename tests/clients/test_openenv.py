@@ -181,7 +181,7 @@ async def test_a_websocket_passes_the_guard_like_any_request(
 @pytest.mark.parametrize(
     ("body", "code", "named"),
     [
-        ({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}, -32601, "MCP itself is at"),
+        ({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}, -32601, "MCP is served at"),
         ({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add"}}, -32602, "unknown episode"),
         ({"jsonrpc": "2.0", "id": 1}, -32602, "method"),
     ],

@@ -68,7 +68,7 @@ def test_a_tools_list_that_is_none_is_refused(folder: Path, tools: object, reaso
 
 def test_an_unknown_environment_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
-        UnknownName, match=r"unknown environment 'chess': there is .*coin, .*\. There is no folder chess"
+        UnknownName, match=r"unknown environment 'chess': expected one of .*coin, .*\. There is no folder chess"
     ):
         load_spec("chess")
 

@@ -272,7 +272,7 @@ async def test_what_was_recorded_or_checked_needs_no_confidence() -> None:
 async def test_a_limit_without_a_calibration_and_another_models_are_refused() -> None:
     with pytest.raises(InvalidInput, match="min_confidence needs a calibration of 'told'"):
         await dream(BY_MODEL, min_confidence=0.5)
-    with pytest.raises(InvalidInput, match="the calibration is of model 'other'"):
+    with pytest.raises(InvalidInput, match="the calibration belongs to model 'other'"):
         await dream(BY_MODEL, calibration=sure(0.5, model="other"))
 
 

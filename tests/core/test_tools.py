@@ -46,7 +46,11 @@ def test_refusals_are_worded_as_recorded_even_where_the_words_look_like_a_templa
 
 @pytest.mark.parametrize(
     ("structured", "named"),
-    [({"count": 1}, None), ({"count": "1"}, "count: '1' is not of type 'integer'"), (None, "wants structured content")],
+    [
+        ({"count": 1}, None),
+        ({"count": "1"}, "count: '1' is not of type 'integer'"),
+        (None, "requires structured content"),
+    ],
 )
 def test_an_answer_off_the_output_schema_is_a_violation(structured: JsonObject | None, named: str | None) -> None:
     result = StepResult(observation="one", info={} if structured is None else {"structured": structured})

@@ -126,7 +126,7 @@ def test_rewards_of_one_update_are_one_group_however_they_come(groups: list[list
 
 
 def test_a_curriculum_saved_with_another_strategy_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="saved with the strategy 'uniform', asked for is 'value'"):
+    with pytest.raises(InvalidInput, match="saved with the strategy 'uniform', but the run uses 'value'"):
         curriculum(3, Strategy.VALUE).restore(curriculum(3, Strategy.UNIFORM).state())
 
 

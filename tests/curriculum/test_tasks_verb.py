@@ -126,12 +126,12 @@ async def test_new_tasks_start_elsewhere_in_the_worlds_of_the_valuable_ones_and_
     code, out, err = await tasks("--generate", "5", "--model", "nearest", "--json")
     starts = {made["initial_state"], *(task["initial_state"] for task in json.loads(out))}
     assert (code, starts) == (0, {"kitchen", "cellar"})
-    assert "1 of 5: there was nothing else that is new and can be played" in err
+    assert "1 of 5: no other task was found that is new and can be played" in err
     stored = [task for task in await filled.buffer.tasks("rooms") if task.origin is Origin.GENERATED]
     assert {task.initial_state for task in stored} == starts
     code, out, err = await tasks("--generate", "1", "--model", "nearest")
     assert (code, out) == (1, "")
-    assert "nothing new came of varying the tasks of 'rooms' that are solved only sometimes (1)" in err
+    assert "no new task came from varying the tasks of 'rooms' that are solved only sometimes (1)" in err
 
 
 async def test_where_no_task_is_solved_only_sometimes_the_message_says_how_many_were_tried(
@@ -149,8 +149,8 @@ async def test_without_a_language_model_only_a_deterministic_environment_can_be_
     Path("rooms/env.toml").write_text('name = "rooms"\n')
     code, _, err = await tasks("--generate", "1", "--model", "nearest")
     assert code == 2
-    assert "no language model words new tasks" in err
-    assert "name a language model with --model" in err
+    assert "there is no language model to write new tasks" in err
+    assert "give a language model with --model" in err
 
 
 async def test_a_language_model_words_new_tasks_and_why_it_gave_none_is_said(tasks: Command, filled: Store) -> None:
@@ -170,4 +170,4 @@ async def test_a_language_model_words_new_tasks_and_why_it_gave_none_is_said(tas
         code, out, err = await tasks("--generate", "1", "--model", url)
     assert (code, out) == (1, "")
     assert "east: " in err
-    assert "nothing new came of varying" in err
+    assert "no new task came from varying" in err

@@ -130,7 +130,7 @@ def test_a_calibration_is_read_as_it_was_written_and_another_file_is_refused(tmp
     assert Calibration.load(file) == fitted
     assert [path.name for path in tmp_path.iterdir()] == ["calibration.json"]
     file.write_text('{"model": "m"}')
-    with pytest.raises(InvalidInput, match=r"calibration.json: no calibration: env: Field required"):
+    with pytest.raises(InvalidInput, match=r"calibration.json: not a calibration: env: Field required"):
         Calibration.load(file)
     with pytest.raises(InvalidInput, match=r"nothing.json: cannot be read"):
         Calibration.load(tmp_path / "nothing.json")
@@ -144,7 +144,7 @@ def test_a_limit_needs_a_calibration_of_this_model_and_environment() -> None:
         check_calibration(None, 0.5, model="m", env="e")
     for model, env in (("n", "e"), ("m", "f")):
         with pytest.raises(
-            InvalidInput, match=f"the calibration is of model 'm' in 'e', served is '{model}' in '{env}'"
+            InvalidInput, match=f"the calibration belongs to model 'm' in 'e', but was given for '{model}' in '{env}'"
         ):
             check_calibration(fitted, 0.0, model=model, env=env)
     with pytest.raises(InvalidInput, match="must be a probability"):

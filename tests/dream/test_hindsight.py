@@ -82,7 +82,7 @@ def test_every_recorded_step_is_told_from_the_merged_start() -> None:
     ("other", "why"),
     [
         (recording("b", ("go to desk 1", "You arrive at desk 1. On the desk 1, you see a pen 1.")), "contradict"),
-        (recording("b", DESK, start=START.replace("a desk 1", "a bed 1")), "do not start alike"),
+        (recording("b", DESK, start=START.replace("a desk 1", "a bed 1")), "start in different states"),
         (recording("b", ("go to drawer 1", "You arrive at drawer 1. On the drawer 1, you see nothing.")), "openable"),
     ],
     ids=["other contents", "other places", "other furniture"],

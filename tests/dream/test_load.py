@@ -108,7 +108,7 @@ def test_without_a_name_nearest_stands_in_for_a_local_model_that_is_not_there_an
 @pytest.mark.usefixtures("backends")
 def test_without_a_name_the_local_model_is_taken_and_its_limits_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert load.load_model(None).name == "foo(local|)"
-    assert "too small to train a policy in" in capsys.readouterr().err
+    assert "too small to simulate an environment for training" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", ["nearest", "http://127.0.0.1:1/v1", "ollama/x"])

@@ -187,5 +187,5 @@ async def test_each_kind_of_crash_that_counts_is_told_once(caplog: pytest.LogCap
         with caplog.at_level(logging.WARNING, "dreamgym_integrations.trainers.policy.agent_player"):
             await player.play(SPEC.tasks[:2], groups=["", ""], seeds=[0, 0], version=0, sampling_seed=0)
     assert next(numbers) == 2
-    (told,) = [record.getMessage() for record in caplog.records if "count as they stood" in record.getMessage()]
+    (told,) = [record.getMessage() for record in caplog.records if "count as failures" in record.getMessage()]
     assert "ValueError: no answer: who" in told

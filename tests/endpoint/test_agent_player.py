@@ -273,7 +273,7 @@ async def test_tools_that_the_policys_template_cannot_show_are_named_in_the_erro
     policy, codec = await tiny(tmp_path)
     async with stage(load_agent("react"), policy, codec, worlds=counter()) as play:
         (rollout,) = await play()
-    assert "knows no tools" in str(rollout.error)
+    assert "does not support tools" in str(rollout.error)
     assert "add, peek" in str(rollout.error)
 
 

@@ -69,5 +69,5 @@ async def test_a_request_that_is_no_episode_of_its_environment_is_refused(base: 
     assert isinstance(conversations, PointerConversations)
     with pytest.raises(InvalidInput, match="expected a message of the user with the task"):
         conversations.prompt([{"role": "system", "content": "Be good."}], [])
-    with pytest.raises(InvalidInput, match="not by add"):
+    with pytest.raises(InvalidInput, match="is a text, not add:"):
         conversations.prompt([{"role": "user", "content": "Take the mug."}], [ADD])

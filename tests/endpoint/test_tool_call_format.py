@@ -134,7 +134,7 @@ def test_a_text_is_the_whole_action_of_a_tool_that_takes_nothing_else_with_an_ag
     call = ToolCall(name="ask", arguments={"q": "who"})
     assert parse_action(spec, "who") == call
     assert reply_of("who", [offered], knows_tools=False) == Reply(tool_calls=(call,))
-    with pytest.raises(InvalidInput, match=r"only act by one tool whose only argument is a text, not by ask, ask"):
+    with pytest.raises(InvalidInput, match=r"only a single tool whose only argument is a text, not ask, ask"):
         check_tools([offered, offered], knows_tools=False)
 
 
@@ -158,14 +158,14 @@ def test_a_text_is_no_action_of_a_tool_that_takes_anything_else_with_an_agent_an
     assert spec.text_argument is None
     with pytest.raises(InvalidInput, match="not a tool call"):
         parse_action(spec, "who")
-    with pytest.raises(InvalidInput, match="not by ask"):
+    with pytest.raises(InvalidInput, match="is a text, not ask:"):
         check_tools([offered], knows_tools=False)
 
 
 def test_tools_that_a_template_cannot_show_are_refused_with_their_names() -> None:
     check_tools([ACT], knows_tools=False)
     check_tools([ACT, ADD], knows_tools=True)
-    with pytest.raises(InvalidInput, match=r"knows no tools .* not by act, add"):
+    with pytest.raises(InvalidInput, match=r"does not support tools .* not act, add"):
         check_tools([ACT, ADD], knows_tools=False)
 
 

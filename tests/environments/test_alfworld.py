@@ -136,7 +136,7 @@ async def test_a_worker_that_dies_in_mid_step_fails_that_episode_and_no_other(tm
     await say(environment, *WAY[:3])
     content = json.loads(zlib.decompress(built.read_bytes()))
     built.write_bytes(zlib.compress(json.dumps({**content, "sas": "damaged"}).encode()))
-    with pytest.raises(EnvironmentUnavailable, match="ended in the middle of a step"):
+    with pytest.raises(EnvironmentUnavailable, match="ended during a step"):
         await real.create().reset(bad)
     assert (await say(environment, *WAY[3:]))[-1].reward == 1
 

@@ -67,7 +67,7 @@ def test_a_half_downloaded_folder_says_how_to_finish_it(tmp_path: Path) -> None:
     unpack(tmp_path / "data", "train", 1, 1)
     (unpack(tmp_path / "data", "train", 2, 1) / "game.tw-pddl").unlink()
     with pytest.raises(
-        InvalidInput, match=r"trial_2 has .* no game.tw-pddl, and so have 1 of 2 trials.*`alfworld-download`"
+        InvalidInput, match=r"1 of 2 trials have .* no game.tw-pddl, such as .*trial_2: .*`alfworld-download`"
     ):
         games(tmp_path / "data")
     whole = Games(tmp_path / "data", tmp_path / "cache", incomplete=True)
@@ -115,7 +115,7 @@ def test_changed_data_are_read_again_and_unchanged_data_are_not(tmp_path: Path) 
 def test_a_folder_that_holds_no_games_names_what_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match=r"expected a folder json_2.1.1, or train.jsonl.xz.*`alfworld-download`"):
         games(tmp_path)
-    with pytest.raises(InvalidInput, match="does not exist: `alfworld-download` brings"):
+    with pytest.raises(InvalidInput, match="does not exist: run `alfworld-download` to get"):
         games(tmp_path / "nowhere")
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(InvalidInput, match=r"are not in .*nowhere.*\[real\] data or ALFWORLD_DATA"):
@@ -126,7 +126,7 @@ def test_a_folder_that_holds_no_games_names_what_brings_them(tmp_path: Path, mon
 
 def test_unknown_names_and_options_are_refused(tmp_path: Path) -> None:
     real = alfworld({"data": str(pack(tmp_path / "data", [row(1, 1)])), "cache": str(tmp_path / "cache")})
-    with pytest.raises(UnknownName, match="unknown split 'valid_seen': there is dev, test, train"):
+    with pytest.raises(UnknownName, match="unknown split 'valid_seen': expected one of dev, test, train"):
         real.tasks("valid_seen")
     with pytest.raises(UnknownName, match="unknown game of ALFWorld 'chess'"):
         real.games.problem("chess")

@@ -188,7 +188,7 @@ async def test_a_room_recorded_too_thinly_for_any_goal_is_named(recorded: list[T
     assert thin.is_recorded(parent)
     assert await thin.vary([parent], seed=0) == []
     assert parent.id in failures[0]
-    assert "could be validated" in failures[0]
+    assert "could be reached in the dream" in failures[0]
 
 
 async def test_an_environment_without_goals_is_not_varied_by_them(recorded: list[Trajectory]) -> None:

@@ -115,7 +115,9 @@ async def test_a_text_arrives_in_the_page_letter_for_letter(browser: Environment
 
 async def test_a_world_of_another_version_of_the_page_is_refused(browser: Environment) -> None:
     task = world("enter-text").model_copy(update={"instruction": "Enter something else."})
-    with pytest.raises(InvalidInput, match=r"the installed task says .* but its description 'Enter something else\.'"):
+    with pytest.raises(
+        InvalidInput, match=r"the installed task has the goal .* but its description has 'Enter something else\.'"
+    ):
         await browser.reset(task)
 
 
@@ -258,7 +260,9 @@ async def test_a_site_that_fails_is_shown_as_it_is_and_at_the_start_is_a_clear_e
     assert (failed.is_error, failed.done) == (False, False)
     left = await environment.step(ToolCall(name="goto", arguments={"url": "http://localhost:9/"}))
     assert (left.reward, left.is_error) == (0.0, True)
-    with pytest.raises(EnvironmentUnavailable, match=r"the site answers 500 at .*/broken: see to it that it runs"):
+    with pytest.raises(
+        EnvironmentUnavailable, match=r"the site answers HTTP 500 at .*/broken: check that it is running"
+    ):
         await environment.reset(site_task(PLACE, "__SHOPPING__/broken"))
     with pytest.raises(EpisodeFinished):
         await environment.step(say("x"))
@@ -268,7 +272,7 @@ async def test_a_site_that_fails_is_shown_as_it_is_and_at_the_start_is_a_clear_e
 async def test_sites_that_are_nowhere_are_named_with_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WA_SHOPPING", raising=False)
     environment = webarena({}).create()
-    with pytest.raises(InvalidInput, match="plays on shopping: set WA_SHOPPING to where your site is"):
+    with pytest.raises(InvalidInput, match="plays on shopping: set WA_SHOPPING to the address of your site"):
         await environment.reset(site_task(PLACE))
     await environment.close()
 

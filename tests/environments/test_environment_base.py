@@ -21,7 +21,7 @@ def test_an_unknown_option_is_refused_with_the_environment_and_the_option(name: 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"alfworld"}))
 def test_an_unknown_split_is_refused_before_any_task_is_read(name: str) -> None:
-    with pytest.raises(UnknownName, match="unknown split 'valid': there is dev, test, train"):
+    with pytest.raises(UnknownName, match="unknown split 'valid': expected one of dev, test, train"):
         load_real(name).tasks("valid")
 
 

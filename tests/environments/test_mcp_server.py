@@ -141,9 +141,12 @@ async def test_a_line_on_stdout_that_is_no_message_does_no_harm() -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        (["no-such-program"], "cannot be started: there is no 'no-such-program'"),
+        (["no-such-program"], "cannot be started: 'no-such-program' was not found"),
         ([sys.executable, "-c", "import sys; sys.exit('no licence')"], "ended before .* stderr: no licence"),
-        ([sys.executable, "-c", "print('hello'); input(); input(); input()"], "it wrote a line that is no message"),
+        (
+            [sys.executable, "-c", "print('hello'); input(); input(); input()"],
+            "it wrote a line that is not an MCP message",
+        ),
         ([sys.executable, "-c", "import signal; signal.pause()"], "did not answer within 2 s of its start"),
     ],
 )

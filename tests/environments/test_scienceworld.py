@@ -269,7 +269,7 @@ async def test_the_expert_says_what_it_needs_where_nobody_tells_the_task() -> No
     class Mute:
         tools = ()
 
-    with pytest.raises(InvalidInput, match="that tells its task"):
+    with pytest.raises(InvalidInput, match="that has its task in an attribute"):
         await scienceworld({}).behaviours["expert"](StepResult(observation=""), Mute(), 0)  # type: ignore[arg-type]
 
 

@@ -256,7 +256,7 @@ def test_missing_and_half_downloaded_data_is_one_sentence(tmp_path: Path) -> Non
     packed = lzma.compress(json.dumps([ROW]).encode())
     (tmp_path / "items_shuffle_1000.json.xz").write_bytes(packed[: len(packed) // 2])
     assert "items_shuffle_1000.json.xz: cannot be read" in fault()
-    assert fault().endswith("if it is half downloaded, get it again")
+    assert fault().endswith("if the download is incomplete, download it again")
     (tmp_path / "items_shuffle_1000.json.xz").write_bytes(packed)
     assert "there is no items_ins_v2_1000.json" in fault()
     (tmp_path / "items_ins_v2_1000.json").write_text('{"B000000001": ')

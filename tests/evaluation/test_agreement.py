@@ -139,7 +139,7 @@ async def test_an_answer_off_the_output_schema_is_counted_for_the_tools_that_hav
     tools = by_tool(calls)
     assert (tools["add"].valid.mean, tools["add"].valid.n) == (0.0, 3)
     assert tools["secret"].valid.n == 0
-    assert "wants structured content" in str(calls[0].invalid)
+    assert "requires structured content" in str(calls[0].invalid)
 
 
 class Counter:

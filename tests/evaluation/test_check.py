@@ -121,7 +121,7 @@ def test_a_real_server_that_dies_has_no_answer_and_the_report_says_why(tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--against", "real", "--model", "nearest"], "the real system needs none"),
+        (["--against", "real", "--model", "nearest"], "the real system needs no model"),
         (["--against", "real", "--trajectories", "nowhere.jsonl"], "there is no such file"),
     ],
 )
@@ -133,7 +133,7 @@ def test_what_cannot_be_meant_is_refused(arguments: list[str], reason: str, tmp_
 
 def test_recordings_of_another_environment_are_refused(tmp_path: Path) -> None:
     other = RECORDED[0].model_copy(update={"task": RECORDED[0].task.model_copy(update={"env": "crm"})})
-    with pytest.raises(InvalidInput, match="'episode-0' is of environment 'crm', not 'counter'"):
+    with pytest.raises(InvalidInput, match="'episode-0' belongs to environment 'crm', not 'counter'"):
         checked(folder(tmp_path, [other, *RECORDED[1:]]), "--against", "real")
 
 
@@ -147,6 +147,6 @@ def test_an_interrupted_check_prints_what_it_has(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 130
-    assert "interrupted, this is what there is" in done.stdout
+    assert "interrupted, the results are partial" in done.stdout
     assert [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("all")] == [["all", "1"]]
     assert "Traceback" not in done.stderr

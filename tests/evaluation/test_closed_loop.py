@@ -156,7 +156,7 @@ async def test_a_task_that_some_player_does_not_know_is_left_out_for_all() -> No
 
 
 async def test_no_task_that_all_players_know_is_an_error_that_says_what_is_needed() -> None:
-    with pytest.raises(InvalidInput, match="know only the tasks that were recorded"):
+    with pytest.raises(InvalidInput, match="knows only the recorded tasks"):
         await looped(DeskModel(), tasks=[task(7)])
 
 

@@ -41,7 +41,7 @@ def test_what_is_not_known_is_said_and_not_guessed() -> None:
     assert (one.money, one.faster_from_sessions, one.cheaper_from_steps) == (None, None, None)
     time, money = map(plain, cost_notes(one))
     assert "not known; give them with --cost real_seconds" in time
-    assert "not compared; it takes the price of the model (DREAMGYM_PRICE)" in money
+    assert "not compared; give the price of the model (DREAMGYM_PRICE)" in money
 
 
 def test_the_break_even_in_sessions_is_where_the_dream_does_more_steps_a_second() -> None:

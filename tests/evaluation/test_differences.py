@@ -57,5 +57,5 @@ def test_a_setting_is_one_string() -> None:
     assert setting("local without history, state").without == (Part.HISTORY, Part.STATE)
     assert setting("local -k 0") == Setting(model="local", k=0)
     assert setting(str(one)) == one
-    with pytest.raises(UnknownName, match="unknown part 'memory': there is cache, checks, effects"):
+    with pytest.raises(UnknownName, match="unknown part 'memory': expected one of cache, checks, effects"):
         setting("local without memory")

@@ -121,7 +121,7 @@ def test_more_known_transitions_are_a_learning_curve_that_begins_with_nothing(
         answered.append(report.measured[0].steps.answered.mean)
     assert answered[0] == 0.0
     assert answered[0] < answered[1] <= answered[2]
-    with pytest.raises(InvalidInput, match="known=1000: there are"):
+    with pytest.raises(InvalidInput, match="known=1000: only"):
         fidelity(folder, ["nearest"], known=1000)
 
 
@@ -159,7 +159,7 @@ def test_recordings_that_all_contradict_each_other_cannot_be_measured(folder: st
         one["transitions"][0]["result"]["observation"] = said
         contrary.append(json.dumps(one))
     file.write_text("\n".join(contrary) + "\n")
-    with pytest.raises(InvalidInput, match=r"all 1 were recorded with another outcome"):
+    with pytest.raises(InvalidInput, match=r"each of the 1 was also recorded with another outcome"):
         ran(folder, "--model", "nearest")
 
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_meant_is_refused(
 
 def test_without_a_real_environment_a_closed_loop_is_attacks_alone_and_says_so(folder: str, tmp_path: Path) -> None:
     result = ran(folder, "--model", "nearest", "--closed-loop", "1", "--out", str(tmp_path / "out"))
-    assert "'desk' names no real environment" in result.stderr
+    assert "'desk' has no real environment" in result.stderr
     (one,) = FidelityReport.model_validate_json((tmp_path / "out" / "report.json").read_text()).measured
     assert one.closed_loop is None
     assert one.attacks is not None

@@ -59,7 +59,7 @@ async def test_a_fitted_model_is_measured_on_what_it_has_not_learned() -> None:
     found = material(SPEC, trajectories, held_out=0.9, learned=frozenset({*learned, "gone"}))
     assert {one.id for one in found.held_out} == {trajectories[2].id, trajectories[5].id}
     assert len(found.known) == 6
-    with pytest.raises(InvalidInput, match="has learned all that there are"):
+    with pytest.raises(InvalidInput, match="was trained on all recordings"):
         material(SPEC, trajectories, held_out=0.9, learned=frozenset(one.id for one in trajectories))
 
 
@@ -177,5 +177,5 @@ async def test_what_has_not_begun_is_reported_as_nothing_and_is_no_failure() -> 
     report = FidelityReport(
         env="desk", seed=0, known_transitions=0, held_out=(), contradicted=0, measured=(found,), differences=()
     )
-    assert "Interrupted: this is what there is." in as_text(report)
+    assert "Interrupted: the results are partial." in as_text(report)
     assert "<svg" in page(report)

@@ -188,8 +188,8 @@ def test_the_tables_say_what_was_measured_on_what() -> None:
     text = as_text(report(measured("a", 15)))
     assert text.startswith(
         "desk: 21 steps of 20 held-out trajectories predicted, each after what was recorded before it; "
-        "7 transitions known; seed 3; 95 % intervals. 2 more held-out steps are left out: the same was recorded with "
-        "another outcome."
+        "7 transitions known; seed 3; 95 % intervals. 2 more held-out steps are left out: the same step was also "
+        "recorded with another outcome."
     )
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert f"1 20 {rate(wilson(15, 20))}" in " ".join(line for line in lines if line.startswith("1 20"))
@@ -201,7 +201,7 @@ def test_the_tables_say_what_was_measured_on_what() -> None:
 def test_an_interrupted_measurement_says_so() -> None:
     one = report(measured("a", 15).model_copy(update={"complete": False}))
     assert not one.complete
-    assert "Interrupted: this is what there is." in as_text(one)
+    assert "Interrupted: the results are partial." in as_text(one)
 
 
 def test_two_settings_stand_side_by_side() -> None:

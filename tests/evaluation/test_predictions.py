@@ -32,7 +32,7 @@ async def test_so_many_transitions_are_known_and_fewer_are_part_of_more() -> Non
     assert [sum(len(one.transitions) for one in some) for some in (few, more)] == [5, 10]
     assert {t.digest() for one in few for t in one.transitions} <= {t.digest() for one in more for t in one.transitions}
     assert first_known(trajectories, 0, seed=1) == ()
-    with pytest.raises(InvalidInput, match="known=25: there are 24 recorded transitions"):
+    with pytest.raises(InvalidInput, match="known=25: only 24 recorded transitions"):
         first_known(trajectories, 25, seed=1)
 
 

@@ -98,7 +98,7 @@ def test_a_budget_is_read_in_linear_time() -> None:
 
 @pytest.mark.parametrize("text", ["1", "1,2,3,4", "1,-2", "a,b", "1,nan", "m=", "m=1", "1,2 x"])
 def test_what_is_no_price_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"DREAMGYM_PRICE: .* is no price: expected IN,OUT"):
+    with pytest.raises(InvalidInput, match=r"DREAMGYM_PRICE: .* is not a price: expected IN,OUT"):
         read_prices(text)
 
 
@@ -214,7 +214,7 @@ async def test_an_endpoint_that_tells_no_usage_is_refused_after_one_call(budget:
             answers = await asyncio.gather(*(asked(llm, number) for number in range(32)))
         held = ledger.spent
     assert len(account.bills) == 1, "the question what the endpoint can do shows it"
-    assert all("tells no usage" in answer or "is spent" in answer for answer in answers)
+    assert all("reports no token usage" in answer or "is spent" in answer for answer in answers)
     assert "give the budget in calls" in answers[0]
     assert held.untold == len(account.bills)
 
@@ -242,7 +242,7 @@ async def test_a_remembered_answer_costs_nothing() -> None:
 
 async def test_money_is_not_spent_on_a_model_without_a_known_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PRICE_VARIABLE)
-    with open_ledger("5.00"), pytest.raises(InvalidInput, match=r"no price is known of model .* DREAMGYM_PRICE"):
+    with open_ledger("5.00"), pytest.raises(InvalidInput, match=r"price of model .* is not known: .* DREAMGYM_PRICE"):
         load_llm("http://localhost:1/v1#m")
     with open_ledger("300 calls"):
         assert load_llm("http://localhost:1/v1#m") is not None

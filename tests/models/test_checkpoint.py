@@ -103,7 +103,7 @@ async def test_sampling_follows_its_seed_and_leaves_the_process_random_numbers_a
 
 
 async def test_a_prompt_that_does_not_fit_fails_and_the_next_one_is_answered(model: CheckpointModel) -> None:
-    with pytest.raises(EnvironmentUnavailable, match="does not fit into 64"):
+    with pytest.raises(EnvironmentUnavailable, match="does not fit into the model's context of 64 tokens"):
         await model.complete(said("w1 " * 70))
     assert (await model.complete(said("w1"), max_tokens=1)).completion_tokens <= 1
 
@@ -133,7 +133,7 @@ async def test_a_model_that_keeps_no_keys_and_values_is_refused_with_its_name(fo
         MambaConfig(vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=1, state_size=4, eos_token_id=1)
     ).save_pretrained(tmp_path / "mamba")
     mamba = load(str(tmp_path / "mamba"))
-    with pytest.raises(EnvironmentUnavailable, match="MambaForCausalLM keeps no keys and values"):
+    with pytest.raises(EnvironmentUnavailable, match="MambaForCausalLM does not cache keys and values"):
         await mamba.complete(said("w1"), max_tokens=3)
     await mamba.close()
 

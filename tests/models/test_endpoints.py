@@ -173,7 +173,7 @@ async def test_an_endpoint_that_answers_nobody_is_given_up_after_ten_minutes_by_
         errors = await asyncio.gather(*(model.complete(ASKED) for _ in range(40)), return_exceptions=True)
     assert endpoint_module.PATIENCE_S <= now() - began < endpoint_module.PATIENCE_S + 120
     assert {type(error) for error in errors} == {EnvironmentUnavailable}
-    assert "has answered nobody for 10 minutes: it failed: Error code: 503" in str(errors[0])
+    assert "has not answered any question for 10 minutes: it failed: Error code: 503" in str(errors[0])
 
 
 async def test_a_wait_that_is_longer_than_anybodys_patience_is_an_error_at_once() -> None:

@@ -144,7 +144,7 @@ def test_a_longer_history_begins_with_the_blocks_that_the_shorter_one_was_cached
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ("nosuchprovider/x", "model 'nosuchprovider/x': litellm knows no provider 'nosuchprovider'"),
+        ("nosuchprovider/x", "model 'nosuchprovider/x': litellm does not know the provider 'nosuchprovider'"),
         ("anthropic/x", "model 'anthropic/x' needs a key of anthropic: set ANTHROPIC_API_KEY"),
     ],
 )

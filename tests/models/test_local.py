@@ -68,7 +68,7 @@ async def test_concurrent_questions_get_valid_answers_that_do_not_depend_on_what
 @ENGINE
 @WEIGHTS
 async def test_a_long_prompt_and_a_short_limit_are_told(model: LocalModel) -> None:
-    with pytest.raises(EnvironmentUnavailable, match=r"a prompt of \d+ tokens leaves less than 512"):
+    with pytest.raises(EnvironmentUnavailable, match=r"a prompt of \d+ tokens and an answer of up to 512 do not fit"):
         await model.complete([Message(role="user", content="word " * 17_000)])
     cut = await model.complete([Message(role="user", content="Count to one hundred.")], max_tokens=5)
     assert (cut.finish_reason, cut.completion_tokens) == ("length", 5)
@@ -79,7 +79,7 @@ def test_weights_that_are_not_here_are_asked_for(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
     with pytest.raises(InvalidInput, match=r"dreamgym models pull local:1\.5b"):
         load("1.5b")
-    with pytest.raises(UnknownName, match="there is local"):
+    with pytest.raises(UnknownName, match="expected one of local"):
         load("70b")
     with pytest.raises(InvalidInput, match="no such file"):
         load(str(tmp_path / "x.gguf"))

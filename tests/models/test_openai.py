@@ -199,7 +199,7 @@ async def test_the_only_model_is_taken_where_none_is_named() -> None:
 @pytest.mark.parametrize(("models", "listed"), [(("a", "b"), "a, b"), ((), "none")])
 async def test_several_models_or_none_are_an_error_that_lists_them(models: tuple[str, ...], listed: str) -> None:
     async with server(lambda _: said("x"), models=models) as (url, _), model_at(url, model=None) as model:
-        with pytest.raises(EnvironmentUnavailable, match=f"say which: #MODEL of {listed}"):
+        with pytest.raises(EnvironmentUnavailable, match=f"lists {listed}: append #MODEL to the address"):
             await model.complete(ASKED)
 
 

@@ -46,5 +46,5 @@ def test_a_folder_without_all_weights_is_refused(folder: Path) -> None:
     file = folder / "model.safetensors"
     kept = {name: weight for name, weight in load_file(file).items() if name != "model.norm.weight"}
     save_file(kept, file, metadata={"format": "pt"})
-    with pytest.raises(InvalidInput, match=r"no whole model: .* 1 are missing .* such as model\.norm\.weight"):
+    with pytest.raises(InvalidInput, match=r"not a complete model: .* 1 are missing .* such as model\.norm\.weight"):
         whole_model(folder)

@@ -128,7 +128,7 @@ async def test_over_stdio_garbage_is_passed_on_and_reported_and_the_rest_is_reco
     assert lines[0] == b"Debug: the cat sat on the mat\n"
     assert on_disk(tmp_path) == (
         ["garbage"],
-        ["the server sent what is no JSON-RPC; it was passed on and is not recorded"],
+        ["the server sent something other than JSON-RPC; it was passed on and is not recorded"],
     )
 
 
@@ -168,7 +168,7 @@ async def test_an_http_server_that_is_not_there_is_an_error_with_the_requests_id
     async with recording(f"http://127.0.0.1:{free_port()}/mcp", tmp_path) as recorder:
         answer = await recorder.client("r").ask(call("count", 7))
     assert answer["id"] == 7
-    assert answer["error"]["message"].startswith("the server 127.0.0.1 cannot be reached or broke off")
+    assert answer["error"]["message"].startswith("the server 127.0.0.1 cannot be reached or closed the connection")
     assert recorder.losses("r") == [f"tools/call 'count' has no answer: {answer['error']['message']}"]
 
 
@@ -178,7 +178,10 @@ async def test_over_stdio_an_http_server_that_is_not_there_is_an_error_and_the_e
         answer = await server.ask(request("initialize", 7))
         _, said = await server.leave()
     assert answer["id"] == 7
-    assert answer["error"]["message"] == "Connection closed: the server cannot be reached or broke off: ConnectError"
+    assert (
+        answer["error"]["message"]
+        == "Connection closed: the server cannot be reached or closed the connection: ConnectError"
+    )
     assert server.process.returncode == 1
     assert b"Traceback" not in said
 
@@ -222,7 +225,9 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_agent_too_and_is_a_l
         with pytest.raises(aiohttp.ClientPayloadError):
             await recorder.client("r").post(call("count", 1))
     (cut, unanswered) = recorder.losses("r")
-    assert cut.startswith("the last message was cut off: the server 127.0.0.1 cannot be reached or broke off")
+    assert cut.startswith(
+        "the last message was cut off: the server 127.0.0.1 cannot be reached or closed the connection"
+    )
     assert unanswered.startswith("tools/call 'count' has no answer")
 
 
@@ -271,7 +276,7 @@ async def test_a_request_that_is_longer_than_the_bound_is_refused_and_the_run_go
         status, said = await client.post(b" " * 5000)
         after = await client.ask(call("count", 1))
     assert status == 413
-    assert b"4,096 bytes at most" in said
+    assert b"at most 4,096 bytes" in said
     assert "result" in after
 
 

@@ -198,7 +198,7 @@ async def test_a_label_adds_task_and_outcome_and_ends_the_bare_run(tmp_path: Pat
 
 def test_what_is_misused_is_said_in_one_line(tmp_path: Path) -> None:
     record = ("record", "crm", "--out", str(tmp_path / "crm"))
-    assert misused(*record) == (2, "dreamgym: expected the real server once: a COMMAND after --, or --upstream URL")
+    assert misused(*record) == (2, "dreamgym: expected one real server: either a COMMAND after --, or --upstream URL")
     assert misused(*record, "--", "no-such-command") == (
         2,
         "dreamgym: the command 'no-such-command' is not found: install it, or give its path",
@@ -208,7 +208,7 @@ def test_what_is_misused_is_said_in_one_line(tmp_path: Path) -> None:
     assert misused(*record, "--upstream", "http://x", "--header", "Authorization=NOT_SET")[0] == 2
     assert misused(*record, "--stdio", "--", sys.executable) == (
         2,
-        "dreamgym: --stdio: it is gone: record speaks stdio by itself if it is started with a pipe on standard input",
+        "dreamgym: --stdio: it was removed: record uses stdio by itself if it is started with a pipe on standard input",
     )
     assert misused("label", str(tmp_path), "nope", "--task", "x") == (
         2,
@@ -233,7 +233,7 @@ def test_the_folders_name_is_the_environments_unless_its_env_toml_has_another_or
         subprocess.run(command, input=b"", env=ENVIRON, capture_output=True, check=True, timeout=60)
         assert name_in(tmp_path / folder) == name
     code, said = misused("record", "My CRM", "--", *ODD)
-    assert (code, said) == (2, "dreamgym: environment name 'My CRM': expected small letters, digits, '-' and '_'")
+    assert (code, said) == (2, "dreamgym: environment name 'My CRM': expected lower-case letters, digits, '-' and '_'")
 
 
 def test_rules_in_env_toml_that_cannot_be_used_are_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ async def test_a_server_that_wants_a_credential_is_said_to_want_one_and_the_head
         wrong = await played(tmp_path / "wrong", "--header", "Authorization=CRM_KEY", CRM_KEY="Bearer wrong-one")
         right = await played(tmp_path / "right", "--header", "Authorization=CRM_KEY", CRM_KEY="Bearer of-the-server")
     assert b"wants a credential (HTTP 401): give the recorder one with --header NAME=VARIABLE" in refused
-    assert b"wants a credential (HTTP 401): its header Authorization was not accepted" in wrong
+    assert b"wants a credential (HTTP 401): check the header Authorization that it refused" in wrong
     assert b"credential" not in right
     written = tomllib.loads((tmp_path / "right" / "env.toml").read_text())["real"]
     assert written["headers"] == {"Authorization": "CRM_KEY"}

@@ -162,7 +162,7 @@ def test_a_question_of_the_servers_and_its_answer_are_no_exchange() -> None:
 def test_what_is_no_message_is_a_loss_that_repeats_nothing_of_it() -> None:
     events = said(Tap(), heard(b"Password: hunter2", agent=False), heard([1, "x"], agent=False))
     assert [event["reason"] for event in events] == [
-        "the server sent what is no JSON-RPC; it was passed on and is not recorded"
+        "the server sent something other than JSON-RPC; it was passed on and is not recorded"
     ] * 3
 
 

@@ -24,7 +24,7 @@ def test_a_corrupt_line_in_the_middle_costs_that_line_only(tmp_path: Path) -> No
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("get", "Ada", id="x1").raw("\x00garbage\n").call("get", "Bob", id="x2")
     (message,) = build_folder(folder).messages
-    assert message.startswith("a: line 4 is no recorded event (Invalid JSON")
+    assert message.startswith("a: line 4 is not a valid event (Invalid JSON")
     assert [step.result.observation for step in trajectories(folder)["crm-a"].transitions] == ["Ada", "Bob"]
 
 
@@ -33,8 +33,8 @@ def test_a_corrupt_line_in_the_middle_costs_that_line_only(tmp_path: Path) -> No
     [
         ({}, "the server never answered"),
         ({"error": {"code": -32000, "message": "Connection closed: it died"}}, "the connection to the server was lost"),
-        ({"result": {"task": {"taskId": "1"}}}, "the answer is no result of a tool"),
-        ({"result": {"inputRequests": {}}}, "the server asked something back"),
+        ({"result": {"task": {"taskId": "1"}}}, "the answer is not a tool result"),
+        ({"result": {"inputRequests": {}}}, "the server asked for more input"),
     ],
 )
 def test_a_call_without_an_answer_is_no_observation(tmp_path: Path, answer: JsonObject, why: str) -> None:
@@ -59,8 +59,10 @@ def test_what_the_recorder_lost_is_said_once_for_each_reason(tmp_path: Path) -> 
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello().call("get", "Ada", id="x1")
     for _ in range(2):
-        tape.write({"kind": "loss", "reason": "more came than can be written", "at": 1.0})
-    assert build_folder(folder).messages == ("a: not recorded (2 times): more came than can be written",)
+        tape.write({"kind": "loss", "reason": "messages came faster than they could be written", "at": 1.0})
+    assert build_folder(folder).messages == (
+        "a: not recorded (2 times): messages came faster than they could be written",
+    )
 
 
 def test_a_tool_that_the_list_has_not_costs_that_trajectory_unless_the_server_refused_it(tmp_path: Path) -> None:
@@ -78,7 +80,7 @@ def test_of_two_server_versions_the_newest_list_counts_and_what_still_fits_is_ke
     Tape(folder, "old", at=100).hello(GET, FIND).call("get", "Ada", id="x1")
     Tape(folder, "new", at=200).hello(GET, server=newer).call("get", "Ada", id="x1")
     assert build_folder(folder).messages == (
-        "made against another tool list than the newest one: gone, old; gone: 'find'; a run whose calls all fit the "
+        "recorded with another tool list than the newest one: gone, old; gone: 'find'; a run whose calls all fit the "
         "newest list is kept",
         "gone: left out, because the tool list has no 'find'",
     )
@@ -93,7 +95,7 @@ def test_a_list_that_changes_in_mid_recording_is_the_one_that_counts(tmp_path: P
     tape = Tape(folder, "a").hello(GET).call("get", "Ada", id="x1")
     tape.exchange("tools/list", {}, result={"tools": [GET, FIND]}).call("find", "x1", who="Ada")
     (message,) = build_folder(folder).messages
-    assert message.startswith("made against another tool list than the newest one: a;")
+    assert message.startswith("recorded with another tool list than the newest one: a;")
     assert len(trajectories(folder)["crm-a"].transitions) == 2
     assert [tool["name"] for tool in EnvironmentSpec.load(folder).tools] == ["get", "find"]
 
@@ -127,7 +129,7 @@ def test_without_any_tool_list_nothing_is_written_and_tools_json_can_be_written_
         build_folder(folder)
     assert contents(folder) == before
     (folder / "tools.json").write_text(json.dumps({"tools": [GET]}))
-    assert build_folder(folder).messages == ("no run lists the tools; those of tools.json are taken",)
+    assert build_folder(folder).messages == ("no run lists the tools; those in tools.json are used",)
     assert list(trajectories(folder)) == ["crm-a"]
 
 

@@ -178,7 +178,7 @@ def test_a_task_written_by_hand_stays_and_one_whose_recording_is_gone_does_not(t
     Tape(folder, "a").hello().call("get", id="x1").note(task="recorded")
     Tape(folder, "b").hello().call("get", id="x1").note(task_id="mine", task="something else")
     report = build_folder(folder)
-    assert report.messages == ("b: task 'mine' already asks for something else; the first instruction is kept",)
+    assert report.messages == ("b: task 'mine' already has another instruction; the first one is kept",)
     assert trajectories(folder)["crm-b"].task == mine
     (folder / "recordings" / "a.jsonl").unlink()
     build_folder(folder)

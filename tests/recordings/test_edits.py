@@ -72,7 +72,9 @@ def test_a_label_wins_over_an_edit_and_the_edited_file_is_kept_beside(folder: Pa
     report = update_folder(folder)
     assert report is not None
     (message,) = report.messages
-    assert message.startswith("trajectories.jsonl was made again, although it was edited in crm-b; the edited file is ")
+    assert message.startswith(
+        "trajectories.jsonl was built again and lost the edits of crm-b; the edited file was saved as "
+    )
     assert copies(folder) == [edited]
     assert trajectories(folder)["crm-b"].task.instruction == "Who is x2?"
     assert trajectories(folder)["crm-b"].transitions[0].result.observation == "Bob"
@@ -95,7 +97,7 @@ def test_a_damaged_file_is_made_again_and_kept_beside(folder: Path) -> None:
     (folder / "trajectories.jsonl").write_bytes(good + b"{")
     report = update_folder(folder)
     assert report is not None
-    assert "it was made again, and the damaged file is trajectories.jsonl." in report.messages[0]
+    assert "it was built again, and the damaged file was saved as trajectories.jsonl." in report.messages[0]
     assert (folder / "trajectories.jsonl").read_bytes() == good
     assert copies(folder) == [good + b"{"]
 
@@ -114,8 +116,10 @@ def test_an_edit_off_the_schema_is_left_out_by_name_once_and_kept_beside(tmp_pat
     report = update_folder(folder)
     assert report is not None
     left_out, made_again = report.messages
-    assert left_out.startswith("crm-a: call 2 (get) is left out: the state before it is off [state] in env.toml")
-    assert made_again.startswith("trajectories.jsonl was made again, although it was edited in crm-a")
+    assert left_out.startswith(
+        "crm-a: call 2 (get) is left out: the state before the call does not fit [state] in env.toml"
+    )
+    assert made_again.startswith("trajectories.jsonl was built again and lost the edits of crm-a")
     assert copies(folder) == [edited]
     assert len(trajectories(folder)["crm-a"].transitions) == 1
 
@@ -132,7 +136,7 @@ def test_an_edited_tool_list_stays_until_the_server_lists_other_tools(folder: Pa
     Tape(folder, "d", at=4000).hello({**GET, "title": "New"}).call("get", "Dan", id="x4")
     report = update_folder(folder)
     assert report is not None
-    assert any(line.startswith("tools.json was made again, although it was edited") for line in report.messages)
+    assert any(line.startswith("tools.json was built again and lost its edits") for line in report.messages)
     assert copies(folder) == [edited.encode()]
     assert "Better." not in file.read_text()
 
@@ -156,7 +160,7 @@ def test_an_edited_task_stays_and_is_that_of_its_episodes_until_it_is_labelled_a
     report = update_folder(folder)
     assert report is not None
     assert [line.partition(";")[0] for line in report.messages] == [
-        f"tasks.jsonl was made again, although it was edited in {task.id}"
+        f"tasks.jsonl was built again and lost the edits of {task.id}"
     ]
     assert copies(folder) == [edited]
     assert trajectories(folder)["crm-a"].task.instruction == "Who was x1?"

@@ -246,7 +246,7 @@ def test_seeding_facts_is_asked_for_once_and_then_goes_by_env_toml(tmp_path: Pat
 
     env.write_text(edited.replace("complete = false", "complete = true"))
     (message,) = build_folder(folder).messages
-    assert message.startswith("[state.persons] in env.toml is complete, but the server tells no states")
+    assert message.startswith("[state.persons] in env.toml has complete = true, but the server reports no states")
 
 
 CALLS = st.lists(

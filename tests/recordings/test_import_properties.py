@@ -148,7 +148,7 @@ def test_a_broken_line_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
         "file.jsonl, line 4",
     ]
     assert "is not valid JSON" in report.skipped[0].reason
-    assert report.skipped[2].reason.startswith("is of no known format: an object with nothing; known are dreamgym")
+    assert report.skipped[2].reason.startswith("has an unknown format: an object with nothing; known formats: dreamgym")
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -177,7 +177,7 @@ def test_one_file_may_hold_several_formats(tmp_path: Path) -> None:
 def test_a_format_that_is_named_is_not_guessed_at(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("find"), {"messages": CHAT}, format_name="tau-bench")
     assert report.trajectories == []
-    with pytest.raises(UnknownName, match="unknown format 'xml': there is agentgym, dreamgym, langchain"):
+    with pytest.raises(UnknownName, match="unknown format 'xml': expected one of agentgym, dreamgym, langchain"):
         importer_named("xml")
 
 
@@ -203,7 +203,7 @@ def test_text_that_cannot_be_stored_costs_its_trajectory_alone(tmp_path: Path) -
 def test_a_trajectory_of_another_environment_is_named(tmp_path: Path) -> None:
     other = only(imported(tmp_path, spec("find", name="erp"), CHAT))
     report = imported(tmp_path, spec("find"), other.model_dump_json())
-    assert report.skipped[0].reason == "is of environment 'erp', not 'crm'"
+    assert report.skipped[0].reason == "belongs to environment 'erp', not 'crm'"
 
 
 calls_made = st.lists(
@@ -290,13 +290,13 @@ def test_a_line_that_is_nearly_ours_is_told_which_field_it_lacks(
     line: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     (skipped,) = imported(tmp_path, spec("find"), {**SHORT, **line}).skipped
-    assert skipped.reason == f"is no trajectory: {reason}; docs/importing.md shows one in full"
+    assert skipped.reason == f"is not a trajectory: {reason}; docs/importing.md shows one in full"
 
 
 def test_a_faulty_line_of_ours_is_named_where_seed_would_refuse_the_file(tmp_path: Path) -> None:
     line = only(imported(tmp_path, spec("find"), CHAT)).model_dump(mode="json")
     report = imported(tmp_path, spec("find"), {**line, "source": "dreamt"}, line)
     assert len(report.trajectories) == 1
-    assert report.skipped[0].reason.startswith("is no trajectory: source: Input should be")
+    assert report.skipped[0].reason.startswith("is not a trajectory: source: Input should be")
     with pytest.raises(InvalidInput):
         read_jsonl(tmp_path / "file.jsonl", Trajectory)

@@ -189,7 +189,7 @@ def test_arguments_in_python_are_not_guessed_at(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("find"), ROOT, *rows)
     assert [step.action.arguments for step in report.trajectories[0].transitions] == [{"q": 1}, {"input": "x"}]
     (left_out,) = report.left_out
-    assert "its arguments were recorded as text of Python" in left_out.reason
+    assert "its arguments were recorded as Python text" in left_out.reason
 
 
 def test_each_trace_is_an_episode_and_faults_cost_nothing_but_themselves(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_arguments_that_are_no_json_cost_their_call_and_nothing_else(tmp_path: P
     first, second = report.left_out
     assert first.where == "file.jsonl, line 1, message 1"
     assert "the arguments of the call of 'find' are not valid JSON" in first.reason
-    assert second.reason == "the arguments of the call of 'find' are no JSON object, but list"
+    assert second.reason == "the arguments of the call of 'find' are not a JSON object, but list"
 
 
 def test_calls_without_a_result_and_results_without_a_call_are_named(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_folder_of_another_environment_is_refused_and_left_alone(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["", "CRM", "a b", "../x", "crm\n"])
 def test_a_name_that_cannot_be_one_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidInput, match="expected small letters"):
+    with pytest.raises(InvalidInput, match="expected lower-case letters"):
         start_folder(tmp_path / "new", name, {})
     assert not (tmp_path / "new").exists()
 

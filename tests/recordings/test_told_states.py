@@ -62,7 +62,7 @@ def test_the_schema_is_written_into_env_toml_and_read_from_there(tmp_path: Path)
         collections={"people": Collection(key="person_id", fields=fields, complete=True)}, values={"clock": "integer"}
     )
     assert "# my own words" in env.read_text()
-    assert "# What the server's world looks like" in env.read_text()
+    assert "# The schema of the server's state, as its answers show it." in env.read_text()
 
 
 def test_the_schema_follows_later_recordings_until_somebody_changes_it(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_the_schema_follows_later_recordings_until_somebody_changes_it(tmp_path:
     report = build_folder(folder)
     assert env.read_text() == edited
     assert report.messages == (
-        "r4: call 1 (get) is left out: the state after it is off [state] in env.toml: /people/P-1/tall: there is no "
-        "such field; there are age, email, name, vip",
+        "r4: call 1 (get) is left out: the state after the call does not fit [state] in env.toml: /people/P-1/tall: "
+        "there is no such field; there are age, email, name, vip",
     )
     assert "crm-r4" not in trajectories(folder)
 
@@ -143,7 +143,7 @@ def test_an_answer_that_tells_nothing_lies_between_what_its_neighbours_tell(tmp_
         ("B", "AB"),
     ]
     assert report.messages == (
-        "r: call 1 (get) and 1 more of its calls are left out: the server did not tell the state before it",
+        "r: call 1 (get) and 1 more of its calls are left out: the server did not report the state before the call",
     )
 
 
@@ -151,7 +151,7 @@ def test_a_run_that_tells_nothing_is_left_out_where_others_tell(tmp_path: Path) 
     folder = recorded(crm(tmp_path))
     Tape(folder, "r3", at=9000.0).hello().call("get", "Ada")
     (message,) = build_folder(folder).messages
-    assert message.startswith("r3: left out, because the server tells no states in it while it does in other runs")
+    assert message.startswith("r3: left out, because the server reports no states in this run, but does in others")
     assert sorted(trajectories(folder)) == ["crm-r1", "crm-r2"]
 
 
@@ -185,7 +185,9 @@ def test_a_schema_that_was_written_by_hand_stays_even_where_it_says_the_same(tmp
     assert build_folder(folder).messages == ()
     Tape(folder, "r3", at=9000.0).hello().told("get", "", world(ADA | {"vip": True}), world(ADA))
     (message,) = build_folder(folder).messages
-    assert message.startswith("r3: call 1 (get) is left out: the state before it is off [state] in env.toml: /people/")
+    assert message.startswith(
+        "r3: call 1 (get) is left out: the state before the call does not fit [state] in env.toml: /people/"
+    )
     assert env.read_text().partition("[state]")[2] == written
 
 

@@ -40,9 +40,9 @@ def test_an_episode_with_a_call_that_the_newest_schema_forbids_is_left_out_and_t
     Tape(folder, "found", at=50).hello(GET, FIND).call("find", "x1")
     Tape(folder, "new", at=100).hello(BY_NUMBER, FIND, server=NEWER).call("get", "Ada", id=1)
     assert build_folder(folder).messages == (
-        "made against another tool list than the newest one: old, found; other schema: 'get'; a run whose calls all "
+        "recorded with another tool list than the newest one: old, found; other schema: 'get'; a run whose calls all "
         "fit the newest list is kept",
-        "old: left out, because the server has changed: 'get' now refuses what it was called with",
+        "old: left out, because the server has changed: 'get' now refuses the arguments of a recorded call",
     )
     assert list(trajectories(folder)) == ["crm-found", "crm-new"]
 
@@ -54,7 +54,7 @@ def test_a_refusal_of_what_the_newest_schema_allows_is_left_out_and_so_is_never_
     Tape(folder, "old", at=10).hello(GET).call("get", "id must be a text", is_error=True, id=1)
     Tape(folder, "new", at=100).hello(BY_NUMBER, server=NEWER).call("get", "Ada", id=1)
     assert build_folder(folder).messages[1:] == (
-        "old: left out, because the server has changed: 'get' now takes what it was called with",
+        "old: left out, because the server has changed: 'get' now accepts the arguments of a recorded call",
     )
     assert list(trajectories(folder)) == ["crm-new"]
 
@@ -66,7 +66,7 @@ def test_an_answer_off_the_newest_output_schema_is_left_out(tmp_path: Path) -> N
     answers(Tape(folder, "json", at=50).hello(GET), {"name": "Ada"})
     answers(Tape(folder, "new", at=100).hello({**GET, "outputSchema": named}), {"name": "Ada"})
     assert build_folder(folder).messages[1:] == (
-        "text: left out, because the server has changed: an answer of 'get' is off its output schema of today",
+        "text: left out, because the server has changed: an answer of 'get' does not fit its current output schema",
     )
     assert list(trajectories(folder)) == ["crm-json", "crm-new"]
 
@@ -79,7 +79,7 @@ def test_where_the_server_names_another_version_only_the_newest_answers_of_a_cha
     Tape(folder, "found", at=50).hello().call("find", "x1")
     answers(Tape(folder, "new", at=100).hello(server=NEWER), {"id": "x0", "cents": 100}, {"id": "x1", "cents": 200})
     assert build_folder(folder).messages == (
-        "old: left out, because the newest version answers 'get' otherwise: new 'cents'; no longer 'price'",
+        "old: left out, because the newest version answers 'get' differently: new 'cents'; no longer 'price'",
     )
     assert list(trajectories(folder)) == ["crm-found", "crm-new"]
 
@@ -99,8 +99,8 @@ def test_where_the_server_names_no_version_a_changed_answer_is_named_and_everyth
     for number in range(3):
         answers(Tape(folder, f"b{number}", at=100 + 10 * number).hello(), {"orders": [{"id": "x", "cents": 100}]})
     assert build_folder(folder).messages == (
-        "'get' answers otherwise since b0: new 'orders.[].cents'; no longer 'orders.[].price'. The server names no new "
-        "version, so all recordings are kept: if it has changed, delete the older ones and forget them "
+        "'get' answers differently since b0: new 'orders.[].cents'; no longer 'orders.[].price'. The server reports no "
+        "new version, so all recordings are kept: if it has changed, delete the older ones and forget them "
         "(`dreamgym db forget`)",
     )
     assert len(trajectories(folder)) == 6
@@ -119,7 +119,7 @@ async def test_what_was_stored_of_an_older_version_is_forgotten_when_the_newest_
     capsys.readouterr()
     await seed(str(folder), [folder], dsn=dsn)
     assert capsys.readouterr().err.splitlines()[0] == (
-        f"{folder}: old: left out, because the newest version answers 'get' otherwise: new 'cents'; no longer 'price'"
+        f"{folder}: old: left out, because the newest version answers 'get' differently: new 'cents'; no longer 'price'"
     )
     store = await open_store(dsn, load_encoder(None))
     try:

@@ -219,7 +219,7 @@ def test_a_number_that_is_nobodys_is_left_alone(text: str) -> None:
     ("rules", "reason"),
     [
         ({"personal": ["shoe_size"]}, "shoe_size.*email"),
-        ({"patterns": {"x": "("}}, "no regular expression"),
+        ({"patterns": {"x": "("}}, "not a regular expression that RE2 supports"),
         ({"patterns": {"x": "a*"}}, "matches the empty text"),
     ],
 )

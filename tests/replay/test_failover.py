@@ -95,5 +95,7 @@ async def test_the_address_of_a_standby_alone_is_refused_in_a_sentence(
 ) -> None:
     await (await open_store(primary.dsn, TrigramEncoder())).close()
     caught_up(standby, primary)
-    with pytest.raises(StoreError, match=r"takes no writes, it may be a standby.*target_session_attrs=read-write"):
+    with pytest.raises(
+        StoreError, match=r"does not accept writes; it may be a standby.*target_session_attrs=read-write"
+    ):
         await open_store(standby.dsn, TrigramEncoder())

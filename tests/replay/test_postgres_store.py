@@ -164,7 +164,7 @@ async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(empty_dsn:
 async def test_a_server_older_than_needed_is_refused(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # the server at hand is a new one, so the floor is raised above it
     monkeypatch.setattr("dreamgym.replay.postgres.database.OLDEST_SERVER", 990_000)
-    with pytest.raises(StoreError, match=r"is PostgreSQL 18, needed is 15 or newer: upgrade it"):
+    with pytest.raises(StoreError, match=r"has PostgreSQL 18, but needs 15 or newer: upgrade it"):
         await open_store(empty_dsn, TrigramEncoder())
 
 
@@ -172,14 +172,14 @@ async def test_an_old_pgvector_is_refused(empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as admin:
         admin.execute("CREATE EXTENSION vector")
         admin.execute("UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'")
-    with pytest.raises(StoreError, match=r"needed is 0\.8\.0"):
+    with pytest.raises(StoreError, match=r"but needs 0\.8\.0 or newer"):
         await open_store(empty_dsn, TrigramEncoder())
 
 
 async def test_a_changed_migration_is_refused(store: Store, dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
-    with pytest.raises(StoreError, match="another edition of migration 0001"):
+    with pytest.raises(StoreError, match="created with a different version of migration 0001"):
         await open_store(dsn, TrigramEncoder())
 
 

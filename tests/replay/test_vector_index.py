@@ -64,7 +64,7 @@ async def test_from_the_stated_size_on_an_index_is_built_measured_and_answers_as
     await store.buffer.add(walks(KEYS - LENGTH))
     await store.buffer.indexes.tend(1)
     assert await store.database.fetch(INDEX, {}) == []
-    assert f"searches are exact: there is an index from {KEYS:,}" in await described(store.database, ENV)
+    assert f"searches are exact: an index is built from {KEYS:,}" in await described(store.database, ENV)
     await store.buffer.add(walks(KEYS + 2 * LENGTH))
     await store.database.fetch("ANALYZE vectors_1_1", {})
     await store.buffer.indexes.tend(1)

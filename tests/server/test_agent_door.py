@@ -278,7 +278,7 @@ async def test_an_unknown_environment_is_not_found_and_the_others_are_listed(sta
     async with stage.serve() as (_, http):
         answer = await ask(http, "/envs/nope/mcp", "tools/list", {}, HANDSHAKE)
     assert answer.status_code == 404
-    assert answer.json() == {"error": "unknown environment 'nope': there is counter"}
+    assert answer.json() == {"error": "unknown environment 'nope': expected one of counter"}
 
 
 async def test_a_stream_or_a_deletion_at_an_episodes_url_is_not_allowed(stage: Stage) -> None:
@@ -314,7 +314,7 @@ async def test_a_client_without_a_handshake_is_told_that_the_bare_url_names_no_e
     async with stage.serve() as (url, http):
         answer = await ask(http, "/envs/counter/mcp", "tools/call", {"name": "peek"}, MODERN)
         async with Client(f"{url}/envs/counter/mcp", mode="2026-07-28") as client:
-            with pytest.raises(MCPError, match="names no episode"):
+            with pytest.raises(MCPError, match="this URL contains no episode"):
                 await client.call_tool("add", {"n": 1})
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == -32022

@@ -73,8 +73,8 @@ async def test_an_episode_that_was_closed_may_be_forked_where_it_stood(stage: St
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        ({"step": 3}, 400, "step 3: episode '{id}' has 2 steps; fork at 0 to that many"),
-        ({"step": 2}, 400, "step 2 ended episode '{id}': fork at 0 to 1"),
+        ({"step": 3}, 400, "cannot fork at step 3: episode '{id}' has 2 steps; choose a step from 0 to 2"),
+        ({"step": 2}, 400, "cannot fork at step 2: it ended episode '{id}'; choose a step from 0 to 1"),
         ({"step": -1}, 400, "request body: step: Input should be greater than or equal to 0"),
         ({}, 400, "request body: step: Field required"),
         ({"step": 1, "seed": 2}, 400, "request body: seed: Extra inputs are not permitted"),

@@ -196,7 +196,7 @@ async def test_text_that_cannot_be_stored_is_refused(stage: Stage) -> None:
         ]
         assert (await http.get(f"{EPISODES}/{made['episode']}")).json()["stop_reason"] is None
     assert [answer.status_code for answer in answers] == [400, 400]
-    assert "a NUL character is no text" in answers[0].json()["error"]
+    assert "text must not contain a NUL character" in answers[0].json()["error"]
 
 
 @pytest.mark.parametrize("name", ["x" * 513, "a\x00b"])
@@ -209,7 +209,7 @@ async def test_a_name_that_cannot_be_indexed_is_refused(stage: Stage, field: str
     }.get(field, {field: name})
     async with stage.serve() as (_, http):
         answer = await http.post(EPISODES, json=order)
-    expected = "at most 512 characters" if len(name) > 512 else "a NUL character is no text"
+    expected = "at most 512 characters" if len(name) > 512 else "text must not contain a NUL character"
     assert answer.status_code == 400
     assert field.partition(".")[0] in answer.json()["error"]
     assert expected in answer.json()["error"]

@@ -97,10 +97,10 @@ async def test_a_server_says_at_its_start_that_the_model_cannot_be_asked(
 ) -> None:
     async def told(model: str) -> list[str]:
         async with serving(["coin"], model=model, port=0, dsn=dsn, encoder="trigram", takes_in=False):
-            return [line for line in capsys.readouterr().err.splitlines() if "cannot be asked now" in line]
+            return [line for line in capsys.readouterr().err.splitlines() if "does not answer now" in line]
 
     async with chat_server(lambda messages, tools: Reply(text="no")) as url:
         assert await told(url) == []
     (away,) = await told(url)
     assert url in away
-    assert "unavailable until it can" in away
+    assert "unavailable until it does" in away

@@ -99,7 +99,7 @@ def test_a_bind_that_others_can_reach_is_refused_without_a_token(folder: Path) -
 def test_an_unknown_environment_is_refused_and_the_known_ones_are_listed() -> None:
     code, said = refused("nope")
     assert code == 2
-    assert said.startswith("dreamgym: unknown environment 'nope': there is ")
+    assert said.startswith("dreamgym: unknown environment 'nope': expected one of ")
 
 
 def test_a_model_makes_no_sense_for_the_real_environment(folder: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_part_that_does_not_exist_is_refused_and_the_parts_are_listed(folder: 
     code, said = refused(str(folder), "--model", "nearest without luck")
     assert code == 2
     parts = "cache, checks, effects, history, reasoning, recorded, retrieval, state, views"
-    assert said == f"dreamgym: unknown part 'luck': there is {parts}"
+    assert said == f"dreamgym: unknown part 'luck': expected one of {parts}"
 
 
 def test_how_many_examples_are_shown_is_for_measuring(folder: Path) -> None:
@@ -140,13 +140,13 @@ def test_a_calibration_of_another_environment_is_refused(folder: Path, dsn: str)
     calibrate([((0.0,) * len(FEATURES), True)], model="nearest", env="garden").save(file)
     code, said = refused(str(folder), "--model", "nearest", "--calibration", str(file))
     assert code == 2
-    assert "the calibration is of model 'nearest' in 'garden', served is 'nearest' in 'house'" in said
+    assert "the calibration belongs to model 'nearest' in 'garden', but was given for 'nearest' in 'house'" in said
 
 
 def test_a_folder_without_a_real_environment_cannot_be_served_as_real(folder: Path) -> None:
     code, said = refused(str(folder), "--real")
     assert code == 2
-    assert "names no real environment" in said
+    assert "has no real environment: add [real] adapter" in said
 
 
 def test_an_unknown_encoder_is_refused_and_the_known_ones_are_listed(
@@ -155,7 +155,7 @@ def test_an_unknown_encoder_is_refused_and_the_known_ones_are_listed(
     monkeypatch.setenv("DREAMGYM_ENCODER", "nope")
     code, said = refused(str(folder), "--model", "nearest")
     assert code == 2
-    assert said == "dreamgym: unknown encoder 'nope': there is minilm, trigram"
+    assert said == "dreamgym: unknown encoder 'nope': expected one of minilm, trigram"
 
 
 async def started(url: str) -> str:

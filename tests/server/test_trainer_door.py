@@ -55,7 +55,7 @@ async def test_a_second_finish_is_the_same_again_or_a_conflict_and_changes_nothi
         after = await http.get(place)
     assert [response.status_code for response in (first, again, bare, *others)] == [200, 200, 200, 409, 409]
     assert first.json() == again.json() == bare.json() == after.json()
-    assert "was finished before, and keeps its answer and its verdict" in others[0].json()["error"]
+    assert "is already finished with another answer or verdict, which cannot be changed" in others[0].json()["error"]
 
 
 async def test_the_servers_address_and_an_environments_say_what_is_served(stage: Stage) -> None:
@@ -249,9 +249,9 @@ TASK = {"id": "t", "env": "other", "instruction": ""}
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
-        ("/envs/nope/episodes", {}, 404, "unknown environment 'nope': there is counter"),
-        (EPISODES, {"task_id": "nope"}, 404, "unknown task 'nope': there is counter-0, counter-1, counter-2"),
-        (EPISODES, {"task": TASK}, 400, "task 't' is one of 'other', not of 'counter'"),
+        ("/envs/nope/episodes", {}, 404, "unknown environment 'nope': expected one of counter"),
+        (EPISODES, {"task_id": "nope"}, 404, "unknown task 'nope': expected one of counter-0, counter-1, counter-2"),
+        (EPISODES, {"task": TASK}, 400, "task 't' belongs to environment 'other', not 'counter'"),
         (EPISODES, {"task": {"id": "t"}}, 400, "request body: task.env: Field required"),
         (EPISODES, {"max_steps": 0}, 400, "request body: max_steps: Input should be greater than or equal to 1"),
         (EPISODES, {"wish": 1}, 400, "request body: wish: Extra inputs are not permitted"),
@@ -339,7 +339,7 @@ async def test_a_database_that_is_away_is_said_so(stage: Stage) -> None:
 
 
 def test_two_environments_of_one_name_are_refused(stage: Stage) -> None:
-    with pytest.raises(InvalidInput, match="two environments of one name"):
+    with pytest.raises(InvalidInput, match="two environments have the same name"):
         build([stage.dream(), stage.real()], stage.buffer, stage.episodes)
 
 

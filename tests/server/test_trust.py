@@ -97,7 +97,7 @@ async def test_the_step_that_was_not_told_is_never_shown_as_one(stage: Stage) ->
 
 
 def test_a_calibration_of_another_model_is_refused_at_start(stage: Stage) -> None:
-    with pytest.raises(InvalidInput, match="the calibration is of model 'other'"):
+    with pytest.raises(InvalidInput, match="the calibration belongs to model 'other'"):
         DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=sure(0.5, "other"))
     with pytest.raises(InvalidInput, match="`dreamgym fidelity counter --model M --out DIR`"):
         DreamWorlds(counter_spec(), stage.model, stage.buffer, min_confidence=0.5)
@@ -248,7 +248,7 @@ async def test_the_check_decides_against_the_judge_and_their_difference_is_logge
     with caplog.at_level(logging.WARNING):
         async with ended(stage, world, n, answer="Done.") as state:
             assert state["reward"] == float(n == 3)
-    assert (f"the judge says {verdict}, the task's own check {n == 3}" in caplog.text) is is_logged
+    assert (f"the judge says {verdict}, the task's own check says {n == 3}" in caplog.text) is is_logged
 
 
 @pytest.mark.parametrize(("recorded", "verdict", "reward"), [(5, False, 1.0), (4, False, None), (4, True, 1.0)])

@@ -49,9 +49,9 @@ def test_two_processes_train_one_policy(
 def test_groups_that_do_not_split_over_the_processes_are_refused() -> None:
     from dreamgym_integrations.trainers.policy.train import check_settings
 
-    with pytest.raises(InvalidInput, match="groups must be a multiple of that, got 4"):
+    with pytest.raises(InvalidInput, match=r"a multiple of the number of processes \(3\), got 4"):
         check_settings(SETTINGS, 3)
-    with pytest.raises(InvalidInput, match="a vLLM server gets its weights from one process"):
+    with pytest.raises(InvalidInput, match="a vLLM server gets its weights from a single process"):
         check_settings(SETTINGS.model_copy(update={"vllm": "http://127.0.0.1:1"}), 2)
 
 

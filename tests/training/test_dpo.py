@@ -70,7 +70,7 @@ def test_other_worlds_and_failed_environments_say_nothing_about_this_one(
         words(lamp_spec, lamp_policy, won, elsewhere)
     lost = said(lamp_spec, "say blue", "say blue", "say blue")
     broken = Trajectory.model_validate({**lost.model_dump(), "stop_reason": "error", "error": "gone"})
-    with pytest.raises(InvalidInput, match="record the same tasks well and badly"):
+    with pytest.raises(InvalidInput, match="record successes and failures of the same tasks"):
         words(lamp_spec, lamp_policy, won, broken)
 
 

@@ -185,8 +185,8 @@ def test_an_experiment_that_sigterm_ends_saves_the_running_update_and_goes_on_fr
     process.terminate()
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    assert "the same command goes on from there" in said
-    assert "go on with --resume" in (dream / "train.log").read_text()
+    assert "the same command continues from there" in said
+    assert "continue with --resume" in (dream / "train.log").read_text()
     assert 1 <= len(played(dream)) < 12
     assert experiment("--out", str(tmp_path / "run"))[0] == 0
     assert played(dream) == list(range(12))

@@ -77,7 +77,7 @@ def test_a_check_compares_what_the_fitted_model_has_not_learned(
     played = [one.model_copy(update={"transitions": one.transitions[:2]}) for one in PLAYED]
     report = check(str(folder(tmp_path / "lamps", played)), Against.DREAM, str(model), held_out=0.9, say=said.append)
     assert set(report.held_out) == {one.id for one in PLAYED} - set(fitting.learned)
-    assert "--held-out is not used" in said[0]
+    assert "--held-out is ignored" in said[0]
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_a_fit_whose_recordings_are_gone_is_not_finished(tmp_path: Path) -> None
     out = tmp_path / "out"
     prepared = prepare(SPEC, PLAYED, out, SETTINGS.model_copy(update={"steps": 1}), TrigramEncoder())
     train(out, prepared)
-    with pytest.raises(InvalidInput, match="11 recordings that the fit was begun with are gone"):
+    with pytest.raises(InvalidInput, match="11 recordings of this fit no longer exist"):
         finish(SPEC, PLAYED[:1], out, prepared, losses(out), TrigramEncoder(), steps=1)
     assert not out.exists()
 
@@ -195,7 +195,7 @@ def test_several_processes_make_one_model(tmp_path: Path) -> None:
     fitting = read_fitting(tmp_path / "m")
     assert fitting is not None
     assert fitting.steps == 2
-    assert "Nobody has measured it." in (tmp_path / "m" / "README.md").read_text()
+    assert "It has not been measured." in (tmp_path / "m" / "README.md").read_text()
 
 
 def refused(out: Path, played: list[Trajectory] = PLAYED, **changes: object) -> None:
@@ -224,7 +224,9 @@ def test_without_held_out_recordings_nothing_is_fitted(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_too_long_are_not_cut(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"0 rows to learn and 0 held-out rows .* raise --max-tokens"):
+    with pytest.raises(
+        InvalidInput, match=r"expected at least one row to learn .* found 0 and 0: .* raise --max-tokens"
+    ):
         refused(tmp_path / "out", max_tokens=16)
 
 
@@ -258,7 +260,7 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     create_tiny_model([Example(trajectory="x", messages=(message,), answer="b")], base, max_tokens=64, seed=0)
     config = (base / "config.json").read_text()
     (base / "config.json").write_text(config.replace('"vocab_size": ', '"vocab_size": 1, "was": '))
-    with pytest.raises(InvalidInput, match=r"the tokenizer knows .* tokens and the weights 1: they do not belong"):
+    with pytest.raises(InvalidInput, match=r"the tokenizer has .* tokens and the weights have 1: they do not belong"):
         refused(tmp_path / "out", base=str(base))
     with pytest.raises(InvalidInput, match="they do not belong together"):
         load_model(str(base))
@@ -269,4 +271,4 @@ def test_a_part_that_is_none_of_the_models_cannot_be_left_out_of_rows(tmp_path: 
     arguments = ["fit", str(env), "--base", "tiny without cache", "--out", str(tmp_path / "m")]
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, InvalidInput)
-    assert "rows can lack history, retrieval, reasoning, state" in str(result.exception)
+    assert "rows can leave out history, retrieval, reasoning, state" in str(result.exception)

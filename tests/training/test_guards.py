@@ -215,7 +215,7 @@ def test_a_run_from_before_a_setting_was_fixed_goes_on_if_it_had_that_value(
     assert newest_checkpoint(begun, mine) is not None
     told["settings"] |= {"vary": 4}
     file.write_text(json.dumps(told))
-    with pytest.raises(InvalidInput, match="holds another run: vary was 4"):
+    with pytest.raises(InvalidInput, match="contains another run: vary was 4"):
         newest_checkpoint(begun, mine)
 
 

@@ -190,7 +190,7 @@ def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
         trainer.process.send_signal(number)
         code, said = trainer.end()
     assert code == (130 if number is signal.SIGTERM else -number)
-    assert number is signal.SIGKILL or "go on with --resume" in said
+    assert number is signal.SIGKILL or "continue with --resume" in said
     code, said = Trainer(home, lamp_policy, *options, "--resume", DREAMGYM_DSN=dsn).end()
     assert code == 0, said
     check_same(tmp_path / "run", dsn, straight)
@@ -233,7 +233,7 @@ def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_upda
         trainer.until("in the middle of an update, which is played again")
     code, said = trainer.end()
     assert code == 1
-    assert "went away 3 times in update 3. What was learned until then is saved: go on with --resume" in said
+    assert "went away 3 times in update 3. What was learned until then is saved: continue with --resume" in said
     kept_of_it = without_times(tmp_path)
     assert kept_of_it == without_times(straight[0])[: len(kept_of_it)]
     assert [line["step"] for line in kept_of_it if "inside_success" in line] == [0, 1, 2]

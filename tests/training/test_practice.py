@@ -95,7 +95,7 @@ async def test_real_steps_that_pay_for_no_update_are_refused_and_the_last_update
         record = tmp_path / f"{real_steps}.jsonl"
         return Practice(lamp_spec, curriculum, None, settings, record, where="real", real_steps=real_steps)
 
-    with pytest.raises(InvalidInput, match="5 real steps do not pay for another update"):
+    with pytest.raises(InvalidInput, match="5 real steps are not enough for another update"):
         await practice(5).iterate(player, 0)
     enough = practice(30)
     played = [await enough.iterate(player, iteration) for iteration in range(2)]

@@ -78,7 +78,7 @@ def test_a_server_in_another_place_goes_on_with_a_run(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"has_dev_mode": False}, "has no /collective_rpc, .*: start it with VLLM_SERVER_DEV_MODE=1"),
+        ({"has_dev_mode": False}, "has no endpoint /collective_rpc, .*: start it with VLLM_SERVER_DEV_MODE=1"),
         ({"has_token_ids": False}, "answered without token_ids and log-probabilities"),
         ({"refuses": "maximum context length is 64"}, "refused /v1/completions: .*maximum context length is 64"),
     ],
@@ -104,7 +104,7 @@ def test_a_server_that_keeps_its_old_weights_is_found_out(
     double.policy.model.lm_head.weight.data.mul_(1.5)
     double.is_deaf = True
     with pytest.raises(
-        InvalidInput, match=r"differ by 0\.\d+ in the log-probability of a token, and 0\.15 is the most"
+        InvalidInput, match=r"differ by 0\.\d+ in the log-probability of a token, expected at most 0\.15"
     ):
         trained(lamp_spec, lamp_policy, tmp_path, SETTINGS.model_copy(update={"vllm": double.url}), portal)
 
@@ -118,7 +118,7 @@ def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(
 
 @pytest.mark.parametrize("old", ["server", "colocate"])
 def test_the_engines_of_trl_are_refused_with_what_to_give_instead(old: str) -> None:
-    with pytest.raises(ValidationError, match=r"expected the address of a vLLM server.*are gone"):
+    with pytest.raises(ValidationError, match=r"expected the address of a vLLM server.*are no longer supported"):
         Settings.model_validate({"vllm": old})
 
 

@@ -217,9 +217,9 @@ async def test_a_run_folder_that_is_half_written_says_so_and_is_whole_when_it_is
         await screen.open(address)
         await screen.sees("1 line could not be read, perhaps still being written")
         await screen.go("#/training")
-        await screen.sees("The curves are drawn when the first update is written.")
+        await screen.sees("The curves appear after the first update.")
         await screen.go("#/reports")
-        await screen.sees("it cannot be read, perhaps because it is of another version")
+        await screen.sees("it cannot be read, perhaps because another version wrote it")
         await screen.go("#/curriculum")
         await screen.sees("No tasks are stored here.")
         await screen.go("#/episodes")
@@ -227,7 +227,7 @@ async def test_a_run_folder_that_is_half_written_says_so_and_is_whole_when_it_is
         (tmp_path / "episodes.jsonl").write_text("".join(lines))
         await screen.sees("2 episodes")
         await screen.go("#/training")
-        await screen.sees("The curves are drawn when the first update is written.")
+        await screen.sees("The curves appear after the first update.")
         (tmp_path / "metrics.jsonl").write_text(
             json.dumps({"step": 0, "where": "dream", "inside_success": 0.5, "rollout_s": 1.0}) + '\n{"step": 1, "whe'
         )

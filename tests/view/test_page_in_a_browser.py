@@ -224,7 +224,7 @@ async def test_an_episode_is_forked_at_a_step_and_played_on_by_hand(screen: Scre
         await screen.sees("count 7")
         await form.get_by_label("n", exact=True).fill("-1")
         await form.get_by_role("button", name="Call").click()
-        await screen.sees("It was no step: ")
+        await screen.sees("The call was not a step: ")
         assert await screen.page.locator(".step").count() == 2
         untouched = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
     assert (untouched["step"], untouched["stop_reason"]) == (2, None)
@@ -320,7 +320,7 @@ async def test_an_exported_copy_takes_the_place_of_an_older_one_and_of_nothing_e
     assert await export(Answers(Library(folder=RunFolder(tmp_path))), site, lambda text: None) == 2
     mine.mkdir()
     (mine / "thesis.txt").write_text("years")
-    with pytest.raises(Exception, match="is not empty and holds no exported page"):
+    with pytest.raises(Exception, match="is not empty and does not contain an exported page"):
         await export(Answers(pair), mine, lambda text: None)
     assert [one.name for one in mine.iterdir()] == ["thesis.txt"]
 

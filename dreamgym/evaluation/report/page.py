@@ -35,7 +35,7 @@ _PAGE = Template("""<!doctype html>
   pre { background: #f6f6f4; padding: .5rem; margin: .1rem 0; font-size: .8rem; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 </style>
-<h1>How true a simulation of $env is</h1>
+<h1>Fidelity of a simulation of $env</h1>
 <p>$headline</p>
 $body
 </html>
@@ -56,7 +56,7 @@ def page(report: FidelityReport) -> str:
         parts.append(f"<h2>{escape(str(one.setting))}</h2>")
         parts += [_section(section) for section in sections(one)]
         if one.worst:
-            parts.append(f"<h3>Where it is furthest off</h3>{''.join(map(_pair, one.worst))}")
+            parts.append(f"<h3>Least similar predictions</h3>{''.join(map(_pair, one.worst))}")
     return _PAGE.substitute(env=escape(report.env), headline=escape(headline(report)), body="\n".join(parts))
 
 

@@ -36,18 +36,16 @@ LINE = 110
 """Most characters of a line of the short report."""
 STATE_NOTES = (
     "Exact: the whole state after the call is the recorded one. F1: over the changed fields with their new values. "
-    '"not recorded": the steps that no recording answers word for word in this very state.',
+    '"not recorded": the steps whose exact call was not recorded in this state.',
 )
 ANSWER_NOTES = (
     "Exact: error flag, structured content and text are the recorded ones. Similarity: F1 over words. Played along: "
-    "accepted although reality refused. A step without an answer agrees with nothing.",
+    "accepted although reality refused. A step without an answer counts as wrong.",
 )
-FINAL_NOTES = (
-    "Recorded episodes whose success is known: what the dream would say of their recorded steps and answer.",
-)
+FINAL_NOTES = ("Recorded episodes whose success is known: the dream's verdict on their recorded steps and answer.",)
 CONFIDENCE_NOTES = (
-    "Of the model's answers; right: answer, state, reward and end are the recorded ones. Fitted on one half of the "
-    "trajectories, measured on the other.",
+    "Only answers that were inferred, not repeated from a recording. Right: answer, state, reward and end are the "
+    "recorded ones. Fitted on one half of the trajectories, measured on the other.",
 )
 
 
@@ -106,7 +104,7 @@ def check_headline(report: CheckReport) -> str:
     """One line: what answered, and the numbers of held-out and known trajectories."""
     known = f"{len(report.known)} known with {report.known_transitions} transitions"
     return f"{report.env} against {report.setting}: {len(report.held_out)} trajectories held out, {known}" + (
-        "" if report.complete else "; interrupted, this is what there is"
+        "" if report.complete else "; interrupted, the results are partial"
     )
 
 
@@ -122,11 +120,12 @@ def headline(report: FidelityReport) -> str:
         f"{report.env}: {first.steps} steps of {first.trajectories} held-out trajectories predicted, each after what "
         f"was recorded before it; {report.known_transitions} transitions known; seed {report.seed}; 95 % intervals."
         + (
-            f" {report.contradicted} more held-out steps are left out: the same was recorded with another outcome."
+            f" {report.contradicted} more held-out steps are left out: the same step was also recorded with another "
+            "outcome."
             if report.contradicted
             else ""
         )
-        + ("" if report.complete else " Interrupted: this is what there is.")
+        + ("" if report.complete else " Interrupted: the results are partial.")
     )
 
 
@@ -179,7 +178,7 @@ def criteria_notes(one: Criteria) -> list[Sentence]:
     """How the criteria are measured, and who judged."""
     notes: list[Sentence] = [
         "Exact, in this order: F1 of the changes; as many fields changed as in reality; share of the recorded facts "
-        "that the answer has; share of its words that are grounded, none where error, success or end are wrong."
+        "that the answer has; share of its words that are grounded, 0 if error, reward or end are wrong."
     ]
     if one.distinct is not None:
         notes.append(f"Distinct predicted outcomes over distinct recorded ones: {one.distinct:.2f}.")
@@ -193,8 +192,8 @@ def loop_notes(one: ClosedLoop) -> list[Sentence]:
     """The closed loop over all players."""
     notes: list[Sentence] = [
         (
-            f"{one.tasks} tasks; {one.unknown_to_players} left out that a player does not know, {one.undecided} of "
-            "which nobody can tell whether they succeeded. Dreamed calls made again in reality: ",
+            f"{one.tasks} tasks; left out: {one.unknown_to_players} that a player does not know, {one.undecided} whose "
+            "success cannot be decided. Dreamed calls made again in reality: ",
             Number(rate(one.replay.valid), "all", "dreamed calls valid"),
             " of the accepted ones are valid, success ",
             Number(rate(one.replay.dream_success), "all", "success in the dream"),
@@ -210,7 +209,7 @@ def loop_notes(one: ClosedLoop) -> list[Sentence]:
             (
                 "Play-along: success of players that are bad on purpose, dream minus reality, in points: ",
                 Number(signed(one.play_along.difference), "all", "success in the dream"),
-                ". Of the calls that reality refuses the dream accepts ",
+                ". Share of the calls refused by reality that the dream accepts: ",
                 Number(rate(one.play_along.accepted_wrongly), "all", "dreamed calls valid"),
                 ".",
             )
@@ -241,12 +240,13 @@ def bound_notes(one: Bound) -> list[Sentence]:
     if one.vacuous:
         lines.append(
             f"vacuous: the terms taken off, {one.at_mean.lost:.4g}, are no less than the largest possible return, "
-            f"{one.largest_return:.4g}. It would say something with eps_P below {one.informative_below:.2g}."
+            f"{one.largest_return:.4g}. The bound would be informative with eps_P below {one.informative_below:.2g}."
         )
     else:
         lines.append(
             f"not vacuous: the terms taken off, {one.at_mean.lost:.4g}, are less than the largest possible return, "
-            f"{one.largest_return:.4g}; yet with averages in the place of largest errors it guarantees nothing."
+            f"{one.largest_return:.4g}; but it guarantees nothing, because the errors are averages and not the "
+            "largest ones."
         )
     return lines
 
@@ -275,7 +275,7 @@ def _time_note(one: Cost) -> Sentence:
 
 def _money_note(one: Cost) -> Sentence:
     if one.money is None or one.prices.real_price is None:
-        return "Money: not compared; it takes the price of the model (DREAMGYM_PRICE) and --cost real_price=."
+        return "Money: not compared; give the price of the model (DREAMGYM_PRICE) and --cost real_price=DOLLARS."
     if one.cheaper_from_steps is None:
         verdict = ": the dream is never cheaper."
     else:

@@ -142,9 +142,9 @@ def _tools(folder: Path, runs: list[Run], say: Say) -> ToolLists:
     found = tool_lists(runs, say)
     if found is None:
         found = ToolLists(_pages_in(folder), {})
-        say("no run lists the tools; those of tools.json are taken")
+        say("no run lists the tools; those in tools.json are used")
     if older := ", ".join(found.older()):
-        said = f"made against another tool list than the newest one: {older}"
+        said = f"recorded with another tool list than the newest one: {older}"
         say("; ".join([said, *listed_differences(found), "a run whose calls all fit the newest list is kept"]))
     return found
 

@@ -94,8 +94,8 @@ def edited_tasks(folder: Path, given: Iterable[Task], listed: Iterable[Task], sa
     lost = [name for name in edited if name in before and now.get(name) != before[name]]
     if lost:
         say(
-            f"tasks.jsonl was made again, although it was edited in {', '.join(lost)}; "
-            f"the edited file is {_copied(folder / 'tasks.jsonl').name}"
+            f"tasks.jsonl was built again and lost the edits of {', '.join(lost)}; "
+            f"the edited file was saved as {_copied(folder / 'tasks.jsonl').name}"
         )
     return {name: task for name, task in edited.items() if name in before and name not in lost}
 
@@ -117,8 +117,8 @@ def is_edited_list(folder: Path, tools: str, say: Say) -> bool:
     if given == last.tools:
         return True
     say(
-        "tools.json was made again, although it was edited: the server has other tools now; "
-        f"the edited file is {_copied(file).name}"
+        "tools.json was built again and lost its edits, because the server has other tools now; "
+        f"the edited file was saved as {_copied(file).name}"
     )
     return False
 
@@ -140,7 +140,7 @@ def with_edits(
     try:
         there = {one.id: one for one in read_jsonl(file, Trajectory)}
     except InvalidInput as error:
-        say(f"{error}; it was made again, and the damaged file is {_copied(file).name}")
+        say(f"{error}; it was built again, and the damaged file was saved as {_copied(file).name}")
         return list(built)
     digests = last.trajectories if last is not None else {}
     kept: list[Trajectory] = []
@@ -163,8 +163,8 @@ def with_edits(
             lost.append(one.id)
     if lost:
         say(
-            f"trajectories.jsonl was made again, although it was edited in {', '.join(lost)}; "
-            f"the edited file is {_copied(file).name}"
+            f"trajectories.jsonl was built again and lost the edits of {', '.join(lost)}; "
+            f"the edited file was saved as {_copied(file).name}"
         )
     return with_traces(kept, there.values())
 

@@ -26,15 +26,15 @@ _REDACT = {
     "personal": "Kinds of personal data that are taken out.",
     "fields": 'Fields and arguments whose whole value is taken out, besides the known ones: fields = ["customer_no"]',
     "patterns": "Your own regular expressions, by the name of their placeholder: patterns = {badge = '\\bB-\\d{6}\\b'}",
-    "allow": "Regular expressions of what is left alone although a rule finds it; the whole find must match.",
+    "allow": "Regular expressions for values that are kept although a rule finds them; the whole value must match.",
 }
 
 
 _STATE = (
-    "What the server's world looks like, as its answers show it. This follows the recordings until you change it.",
+    "The schema of the server's state, as its answers show it. It follows the recordings until you change it.",
     "A collection has a table: the field that holds the id, and the type of each other field: string, integer, number,",
-    "boolean, array, object or any, with a question mark where it may be null. complete: an unknown id does not exist.",
-    "To do without, put `state = false` above the first table in the place of all these.",
+    "boolean, array, object or any, with a question mark if it may be null. complete: an unknown id does not exist.",
+    "To switch states off, delete these tables and write `state = false` above the first table of this file.",
 )
 
 
@@ -50,7 +50,7 @@ def start_folder(folder: Path, name: str, real: JsonObject) -> None:
         InvalidInput: the name is not valid, the folder is that of another environment, or it cannot be written.
     """
     if not re.fullmatch(NAME, name):
-        raise InvalidInput(f"environment name {name!r}: expected small letters, digits, '-' and '_'")
+        raise InvalidInput(f"environment name {name!r}: expected lower-case letters, digits, '-' and '_'")
     file = folder / "env.toml"
     if file.exists():
         there = name_in(folder)
@@ -86,12 +86,13 @@ def name_in(folder: Path) -> str:
         name = tomllib.loads(file.read_text(encoding="utf-8")).get("name")
     except FileNotFoundError as error:
         raise InvalidInput(
-            f"{folder} is no environment folder: it has no env.toml. `dreamgym record {folder} -- COMMAND` writes one"
+            f"{folder} is not an environment folder: it has no env.toml. "
+            f"`dreamgym record {folder} -- COMMAND` writes one"
         ) from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{file}: {error}") from error
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
-        raise InvalidInput(f"{file}: expected a name of small letters, digits, '-' and '_', got {name!r}")
+        raise InvalidInput(f"{file}: expected a name of lower-case letters, digits, '-' and '_', got {name!r}")
     return name
 
 
@@ -140,9 +141,9 @@ def _new(name: str, real: JsonObject) -> TOMLDocument:
     document.add(tomlkit.comment("This file is yours: what you change here stays, however often you record."))
     document.add("name", name)
     document.add(tomlkit.nl())
-    document.add(tomlkit.comment("What this environment is, in a sentence or two; the simulation is told."))
+    document.add(tomlkit.comment("A description of this environment in a sentence or two; the simulation reads it."))
     document.add("description", "")
-    document.add(tomlkit.comment("How it answers where its recordings do not show it; the simulation is told."))
+    document.add(tomlkit.comment("How the environment answers if no recording shows it; the simulation reads it."))
     document.add("rules", "")
     document.add(tomlkit.nl())
     document.add("real", _table("The server that was recorded, for `dreamgym check --against real`.", real))
@@ -186,7 +187,7 @@ def _redact() -> Table:
     import tomlkit
 
     table = tomlkit.table()
-    table.add(tomlkit.comment("What is taken out before anything is written; a change counts from then on."))
+    table.add(tomlkit.comment("Data that is removed before anything is written; a change applies from then on."))
     for name, value in RedactionRules().model_dump(mode="json").items():
         if name in _REDACT:
             table.add(tomlkit.comment(_REDACT[name]))

@@ -59,7 +59,7 @@ def _read(file: Path, say: Say) -> Run:
         try:
             event = _parsed(line)
         except ValueError as error:
-            what = "was cut off by a crash" if number == len(lines) else f"is no recorded event ({first_reason(error)})"
+            what = "was cut off by a crash" if number == len(lines) else f"is not a valid event ({first_reason(error)})"
             say(f"{run.id}: line {number} {what}; it is left out")
             continue
         if isinstance(event, Exchange):
@@ -80,5 +80,5 @@ def _parsed(line: bytes) -> Event:
     """Parse one line of a recording. Raises ValueError."""
     event = _EVENT.validate_json(line)
     if isinstance(event, Exchange) and not (math.isfinite(event.started_at) and math.isfinite(event.ended_at)):
-        raise ValueError("started_at and ended_at are no times")
+        raise ValueError("started_at and ended_at are not finite times")
     return event

@@ -111,9 +111,9 @@ def written_last(folder: Path) -> StateSchema | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise InvalidInput(f"{file}: state: {first_reason(error)}; remove the file, it is made again") from error
+        raise InvalidInput(f"{file}: state: {first_reason(error)}; remove the file; it is written again") from error
     except (OSError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"{file}: {error}; remove the file, it is made again") from error
+        raise InvalidInput(f"{file}: {error}; remove the file; it is written again") from error
 
 
 def follows(setting: StateSetting, last: StateSchema | None) -> bool:
@@ -148,9 +148,9 @@ def _collection(parts: Sequence[JsonValue]) -> Collection | None:
 def _fault(schema: StateSchema, when: str, text: str) -> str | None:
     state = parsed(text)
     if state is None:
-        return f"the server did not tell the state {when} it"
+        return f"the server did not report the state {when} the call"
     fault = schema.fault_of(state)
-    return fault and f"the state {when} it is off [state] in env.toml: {fault}"
+    return fault and f"the state {when} the call does not fit [state] in env.toml: {fault}"
 
 
 MIN_ENTITIES = 2

@@ -69,7 +69,7 @@ def stated(
     words = [episode.trajectory for episode in episodes]
     if setting.is_off:
         if derives_facts:
-            say("no state is derived: env.toml says state = false")
+            say("no state is derived: env.toml has state = false")
         return Stated(words)
     is_told = any(map(_tells, episodes))
     if is_told:
@@ -84,13 +84,13 @@ def stated(
         say("[state] in env.toml was changed by hand and stays as it is")
     if schema is None:
         if derives_facts:
-            say("no state is derived: no two entities with ids of their own are shown by two answers each")
+            say("no state is derived: this needs two entities with ids, each shown by at least two answers")
         return Stated(words, written=last)
     if not is_told:
         for name in (name for name, collection in schema.collections.items() if collection.complete):
             say(
-                f"[state.{name}] in env.toml is complete, but the server tells no states: what no answer shows does "
-                "not exist then; put complete = false where it may"
+                f"[state.{name}] in env.toml has complete = true, but the server reports no states: an entity that no "
+                "answer shows counts as nonexistent; set complete = false if it may exist"
             )
         trajectories = with_inferred_states(words, schema, tools, deterministic=deterministic)
     runs = {episode.trajectory.id: episode.run for episode in episodes}
@@ -111,8 +111,8 @@ def _telling(episodes: Iterable[RecordedEpisode], say: Say) -> list[RecordedEpis
             telling.append(episode)
         else:
             say(
-                f"{episode.run}: left out, because the server tells no states in it while it does in other runs; "
-                "put `state = false` into env.toml to do without"
+                f"{episode.run}: left out, because the server reports no states in this run, but does in others; "
+                "set `state = false` in env.toml to ignore states"
             )
     return telling
 

@@ -85,7 +85,7 @@ class Tasks:
             self._tasks[task_id] = task
         task = self._tasks[task_id]
         if instruction and task.instruction != instruction:
-            self._say(f"{run.id}: task {task_id!r} already asks for something else; the first instruction is kept")
+            self._say(f"{run.id}: task {task_id!r} already has another instruction; the first one is kept")
         return task
 
 
@@ -146,7 +146,7 @@ def _call(run: Run, exchange: Exchange, say: Say) -> Call | None:
         return None
     name, arguments = exchange.params.get("name"), exchange.params.get("arguments") or {}
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-        say(f"{run.id}: a tools/call without a tool's name, or with arguments that are no object, is left out")
+        say(f"{run.id}: a tools/call without a tool's name, or with arguments that are not an object, is left out")
         return None
     result = _result(exchange)
     if isinstance(result, str):
@@ -160,8 +160,8 @@ def _result(exchange: Exchange) -> StepResult | str:
     if exchange.result is not None:
         if not isinstance(exchange.result.get("content"), list) and "structuredContent" not in exchange.result:
             if "inputRequests" in exchange.result:
-                return "the server asked something back, and the call that brought the answer is there"
-            return "the answer is no result of a tool"
+                return "the server asked for more input, and the call that gave it is recorded on its own"
+            return "the answer is not a tool result"
         return result_of(exchange.result)
     error = exchange.error
     if error is None:

@@ -85,12 +85,13 @@ def outdated(runs: Sequence[Run], calls: Mapping[str, Sequence[Call]], tools: To
         if change is not None:
             of_tool = [run for run in dict.fromkeys(run for run, _ in before) if run not in stale]
             if of_tool:
-                say(f"{', '.join(of_tool)}: left out, because the newest version answers {name!r} otherwise: {change}")
+                out = ", ".join(of_tool)
+                say(f"{out}: left out, because the newest version answers {name!r} differently: {change}")
             stale.update(of_tool)
         elif untold := _changed_at(since):
             first, change = untold
             say(
-                f"{name!r} answers otherwise since {first}: {change}. The server names no new version, so all "
+                f"{name!r} answers differently since {first}: {change}. The server reports no new version, so all "
                 "recordings are kept: if it has changed, delete the older ones and forget them (`dreamgym db forget`)"
             )
     return frozenset(stale)
@@ -112,9 +113,9 @@ def _misfit(run: Run, calls: Sequence[Call], tools: ToolLists) -> str | None:
             continue
         was_refused, is_refused = (_fault(listed[name], "inputSchema", action.arguments) for listed in (old, new))
         if (was_refused is None) != (is_refused is None):
-            return f"{name!r} now {'takes' if is_refused is None else 'refuses'} what it was called with"
+            return f"{name!r} now {'accepts' if is_refused is None else 'refuses'} the arguments of a recorded call"
         if not result.is_error and _fault(new[name], "outputSchema", _value(result)) is not None:
-            return f"an answer of {name!r} is off its output schema of today"
+            return f"an answer of {name!r} does not fit its current output schema"
     return None
 
 

@@ -105,4 +105,6 @@ def _unknown(item: Document | Skipped) -> Skipped:
         return item
     value = item.value
     seen = f"an object with {', '.join(list(value)[:5]) or 'nothing in it'}" if isinstance(value, dict) else ""
-    return Skipped(item.where, f"is of no known format: {seen or type(value).__name__}; known are {', '.join(FORMATS)}")
+    return Skipped(
+        item.where, f"has an unknown format: {seen or type(value).__name__}; known formats: {', '.join(FORMATS)}"
+    )

@@ -119,11 +119,11 @@ def redacted(trajectory: Trajectory, redact: Redact) -> Trajectory:
 
 def _check(trajectory: Trajectory, spec: EnvironmentSpec, where: str) -> None:
     if trajectory.task.env != spec.name:
-        raise _Unusable(where, f"is of environment {trajectory.task.env!r}, not {spec.name!r}")
+        raise _Unusable(where, f"belongs to environment {trajectory.task.env!r}, not {spec.name!r}")
     tools = {str(tool["name"]) for tool in spec.tools}
     missing = sorted({step.action.name for step in trajectory.transitions} - tools)
     if missing:
-        raise _Unusable(where, f"calls tools that environment {spec.name!r} has not: {', '.join(missing)}")
+        raise _Unusable(where, f"calls tools that environment {spec.name!r} does not have: {', '.join(missing)}")
 
 
 def _actions(episode: ImportedEpisode, spec: EnvironmentSpec) -> Iterator[tuple[ToolCall, StepResult]]:

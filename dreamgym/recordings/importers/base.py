@@ -136,7 +136,7 @@ def check_value(value: JsonValue) -> None:
 
 def refuse_constant(name: str) -> JsonValue:
     """Raise ValueError for NaN and Infinity, which Python's parser accepts and JSON does not have."""
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def objects(value: object) -> list[JsonObject]:

@@ -28,7 +28,9 @@ def read(document: Document) -> Iterator[Found]:
     try:
         yield Trajectory.model_validate(_completed(document.value))
     except (ValidationError, RecursionError) as error:
-        yield Skipped(document.where, f"is no trajectory: {first_reason(error)}; docs/importing.md shows one in full")
+        yield Skipped(
+            document.where, f"is not a trajectory: {first_reason(error)}; docs/importing.md shows one in full"
+        )
 
 
 def _completed(value: JsonValue) -> JsonValue:

@@ -20,7 +20,7 @@ _ENV = """\
 name = "{name}"
 description = ""
 
-# Keys, tokens and personal data are taken out of what is imported. Without this table it is kept as it is.
+# Keys, tokens and personal data are taken out of what is imported. Without this table, imports are stored unchanged.
 [redact]
 secrets = true
 """
@@ -58,7 +58,9 @@ def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
         )
     name = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-_")
     if not name:
-        raise InvalidInput(f"{folder} gives no name for an environment: a letter or a digit is needed")
+        raise InvalidInput(
+            f"{folder} cannot give the environment its name: use a folder whose name has a letter or a digit"
+        )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (folder / "env.toml").exists():

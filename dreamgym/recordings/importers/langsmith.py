@@ -17,7 +17,7 @@ from dreamgym.state import as_object
 from dreamgym.types import JsonObject
 
 _TRACEBACK = "Traceback (most recent call last)"
-_PYTHON = "its arguments were recorded as text of Python, not as JSON"
+_PYTHON = "its arguments were recorded as Python text, not as JSON"
 
 
 def matches(value: JsonValue) -> bool:
@@ -31,7 +31,7 @@ def read(documents: Sequence[Document]) -> Iterator[Found]:
     for document in documents:
         rows = _rows(document.value)
         if not rows:
-            yield Skipped(document.where, "is no run: 'id' and 'run_type' are expected")
+            yield Skipped(document.where, "is not a run: expected 'id' and 'run_type'")
         waiting = [(row, "", "") for row in reversed(rows)]
         while waiting:
             row, trace, parent = waiting.pop()

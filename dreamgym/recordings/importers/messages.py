@@ -140,7 +140,7 @@ class _Reader:
         elif self.said:
             self.steps.append(ImportedStep(AgentMessage("\n".join(self.said)), StepResult(observation=words)))
         else:
-            self.skip(index, "a user message that answers nothing the agent said")
+            self.skip(index, "a user message that does not follow a message of the agent")
         self.said = []
 
     def close_turn(self) -> None:
@@ -204,7 +204,7 @@ def action_of(call: ToolRequest) -> ToolCall | str:
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        return f"the arguments of the call of {call.name!r} are no JSON object, but {type(arguments).__name__}"
+        return f"the arguments of the call of {call.name!r} are not a JSON object, but {type(arguments).__name__}"
     return ToolCall(name=call.name, arguments=arguments)
 
 

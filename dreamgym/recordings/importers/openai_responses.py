@@ -52,7 +52,7 @@ def read(documents: Sequence[Document]) -> Iterator[Found]:
         if items:
             yield replace(episode_of(messages_of(items), where), tools=_definitions(chain, items))
         else:
-            yield Skipped(where, "has no list of items, neither alone nor as input or output")
+            yield Skipped(where, "is not a list of items and has no such list as input or output")
 
 
 def messages_of(items: Iterable[JsonObject]) -> list[ChatMessage]:

@@ -117,7 +117,7 @@ def remove_user() -> None:
     while running := [process.name for process in Path("/proc").glob("[0-9]*") if _is_of(process, uid)]:
         if time.monotonic() > deadline:
             raise StoreError(
-                f"the system user {SERVICE_USER!r} stays: it runs the database of another DREAMGYM_HOME "
+                f"the system user {SERVICE_USER!r} was not deleted: it runs the database of another DREAMGYM_HOME "
                 f"(process {', '.join(sorted(running, key=int)[:3])})"
             )
         time.sleep(PAUSE_S)

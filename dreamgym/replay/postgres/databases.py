@@ -25,10 +25,10 @@ def create(dsn: str, name: str, *, template: str | None = None) -> str:
         try:
             connection.execute(sql.SQL("CREATE DATABASE {}{}").format(sql.Identifier(name), copied))
         except psycopg.errors.DuplicateDatabase as error:
-            raise InvalidInput(f"there is a database {name!r} already") from error
+            raise InvalidInput(f"the database {name!r} exists already: choose another name") from error
         except psycopg.errors.ObjectInUse as error:
             raise InvalidInput(
-                f"{template!r} cannot be copied while others are connected to it: end them first"
+                f"{template!r} cannot be copied while other connections to it are open: close them first"
             ) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise InvalidInput(

@@ -49,7 +49,7 @@ async def claim(database: Database, claims: Sequence[Claim]) -> None:
 
 def _two(one: Claim, other: str) -> InvalidInput:
     return InvalidInput(
-        f"{one.folder} and {other} are two environments of one name, {one.env!r}, and their recordings must not mix: "
-        f"give one another name in its env.toml, or delete what is stored with `dreamgym db forget {one.env}`. If they "
-        "are one environment, copy environment.id from one folder into the other"
+        f"{one.folder} and {other} have the same environment name, {one.env!r}, and their recordings must not mix: "
+        f"change the name in one env.toml, or delete the stored recordings with `dreamgym db forget {one.env}`. If "
+        "both folders are the same environment, copy environment.id from one folder into the other"
     )

@@ -320,7 +320,7 @@ def _listed(chosen: EpisodeFilter, episode: str | None = None) -> tuple[str, dic
         *([chosen.state] if chosen.state else []),
     ]
     if any("\x00" in text for text in (chosen.env, chosen.task, chosen.group, chosen.text)):
-        raise InvalidInput("a NUL character is no text to search for")
+        raise InvalidInput("cannot search for a text with a NUL character")
     both = [" AND ".join(["true", *(CONDITIONS[name][table] for name in names)]) for table in (0, 1)]
     listed = EPISODES.format(in_process=IN_PROCESS, trajectories=both[0], episodes=both[1])
     return listed, {
@@ -380,7 +380,7 @@ def _moment(text: str) -> str:
     try:
         return datetime.fromisoformat(text).isoformat()
     except ValueError:
-        raise InvalidInput(f"{text!r} is no place in a list: give `next` of the page before") from None
+        raise InvalidInput(f"{text!r} is not a position in the list: give `next` of the previous page") from None
 
 
 def _uuid(text: str) -> UUID | None:

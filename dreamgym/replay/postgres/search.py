@@ -73,7 +73,7 @@ class StepSearch:
             InvalidInput: `after` is not such a position, or the text cannot be searched for.
         """
         if "\x00" in text + chosen.task:
-            raise InvalidInput("a NUL character is no text to search for")
+            raise InvalidInput("cannot search for a text with a NUL character")
         position, begins = _place(after)
         database = self.episodes.database
         rows = await database.fetch("SELECT id FROM environments WHERE name = %(env)s", {"env": chosen.env})
@@ -140,5 +140,5 @@ def _place(after: str | None) -> tuple[int, int]:
         return 2**62, -1
     position, _, step = after.partition("~")
     if not (position.isdigit() and step.isdigit() and len(position) < 19 and len(step) < 10):
-        raise InvalidInput(f"{after!r} is no place in a search: give `next` of the page before")
+        raise InvalidInput(f"{after!r} is not a position in the search: give `next` of the previous page")
     return int(position), int(step)

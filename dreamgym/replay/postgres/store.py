@@ -121,8 +121,8 @@ async def _register(database: Database, encoder: Encoder) -> int:
     number, name, fingerprint = row
     if fingerprint != encoder.fingerprint:
         raise StoreError(
-            f"this store was filled with the encoder {name!r} (fingerprint {fingerprint}), asked for is "
-            f"{encoder.name!r} ({encoder.fingerprint}), and their vectors do not mix: set "
-            f"DREAMGYM_ENCODER={name}, or use another database and `dreamgym seed` it anew"
+            f"this store contains vectors of the encoder {name!r} (fingerprint {fingerprint}), which do not mix with "
+            f"those of the requested encoder {encoder.name!r} ({encoder.fingerprint}): set DREAMGYM_ENCODER={name}, or "
+            "use another database and fill it with `dreamgym seed`"
         )
     return int(number)

@@ -146,12 +146,12 @@ async def described(database: Database, env: str) -> str:
     if valid and ef_search is not None:
         return f"{size}; index of {keys:,} recorded keys, {index_bytes / 2**20:,.0f} MB, recall {recall:.3f}"
     if valid and recall is not None:
-        return f"{size}; searches are exact, since the index has a recall of {recall:.3f} and needed is {RECALL}"
+        return f"{size}; searches are exact, since the recall of the index is {recall:.3f} and {RECALL} is needed"
     if error is not None and error != BEGUN:
         return f"{size}; searches are exact, since the index could not be built: {error}"
     if error == BEGUN or keys >= INDEXED_KEYS:
         return f"{size}; searches are exact until the index is built by the next process that searches"
-    return f"{size}; searches are exact: there is an index from {INDEXED_KEYS:,} recorded keys on"
+    return f"{size}; searches are exact: an index is built from {INDEXED_KEYS:,} recorded keys on"
 
 
 @dataclass(frozen=True)

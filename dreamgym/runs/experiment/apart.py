@@ -43,13 +43,13 @@ async def check_apart(real: RealEnvironment, trained: Sequence[Task], tested: Se
     if not groups:
         return plays
     pairs = [
-        f"{next(task.id for task in group if task.id in names)} is "
+        f"{next(task.id for task in group if task.id in names)} from "
         f"{next(task.id for task in group if task.id not in names)}"
         for group in groups
     ]
     raise InvalidInput(
-        f"{len(pairs)} worlds of the test occur in training, as far as {ROUNDS} plays show, such as {pairs[0]}: split "
-        "the tasks anew"
+        f"{len(pairs)} worlds of the test cannot be told from worlds of training in {ROUNDS} rounds of play, for "
+        f"example {pairs[0]}: split the tasks anew"
     )
 
 

@@ -89,13 +89,11 @@ def compare(
                 (folder / f"{file.stem}.md").write_text(text, encoding="utf-8")
                 plot(published, folder / f"{file.stem}.png")
         except KeyboardInterrupt:
-            say(
-                "no more arms are begun, and those that run end after their update; the same command goes on from there"
-            )
+            say("no more arms start, and running ones stop after their update; the same command continues from there")
             interrupt()
             raise
         except BaseException:
-            say("no more arms are begun; those that run come to their end, and what is done is kept")
+            say("no more arms start; running ones finish, and all results are kept")
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -107,6 +105,6 @@ def agree(plan: Plan, folder: Path) -> None:
     for there in sorted(folder.glob("*.toml")):
         if changed := read_plan(there).difference(plan):
             raise InvalidInput(
-                f"{folder} holds an experiment that differs in {changed} (see {there.name}): name another folder with "
+                f"{folder} holds an experiment that differs in {changed} (see {there.name}): give another folder with "
                 "--out"
             )

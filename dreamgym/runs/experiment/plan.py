@@ -97,7 +97,7 @@ class Arm(Frozen):
         if self.behaviour is not None and self.train is not None:
             raise ValueError(f"arm {self.name!r}: expected behaviour or train, got both")
         if self.spoiled is not None and self.train is None:
-            raise ValueError(f"arm {self.name!r}: spoiled recordings are for an arm that trains")
+            raise ValueError(f"arm {self.name!r}: spoiled is for an arm that trains")
         if self.fit is not None and (self.train is None or "model" in self.train):
             raise ValueError(f"arm {self.name!r}: fit is for an arm that trains and names no model")
         if self.after is not None and self.train is None:
@@ -188,18 +188,21 @@ class Plan(Frozen):
         for arm in self.arm:
             if arm.after is not None and arm.after not in trained:
                 raise ValueError(
-                    f"arm {arm.name!r} comes after {arm.after!r}, which is no arm above it that trains at one rate"
+                    f"arm {arm.name!r} comes after {arm.after!r}, which is not an arm above it that trains at one rate"
                 )
             if arm.train is not None and not arm.rates:
                 trained.add(arm.name)
         for one in self.compare:
             if unknown := {one.arm, one.against} - set(names):
-                raise ValueError(f"[[compare]] names no arm: {', '.join(sorted(unknown))}")
+                raise ValueError(f"[[compare]] names unknown arms: {', '.join(sorted(unknown))}")
         real = [
             arm.name for arm in self.arm if "real" in ((arm.train or {}).get("against"), (arm.train or {}).get("then"))
         ]
         if self.held_out and real:
-            raise ValueError(f"held_out: practice in reality plays tasks of all kinds; leave out {', '.join(real)}")
+            raise ValueError(
+                "held_out: practice in the real environment would play held-out tasks too; leave out the arms "
+                f"{', '.join(real)}"
+            )
         if any(arm.begins_warm for arm in self.arm) and not any(play.warm for play in self.plays):
             raise ValueError("no [[recorded]] play has warm = true: the warm start has nothing to imitate")
         return self
@@ -257,7 +260,7 @@ def read_plan(file: Path) -> Plan:
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} is no TOML: {error}") from error
+        raise InvalidInput(f"{file} is not valid TOML: {error}") from error
     except ValidationError as error:
         raise InvalidInput(f"{file}: {first_reason(error)}") from error
     for arm in (one for named in plan.arm for one in named.trained()):

@@ -137,13 +137,13 @@ class Prepared:
     def _read(self, file: Path) -> list[Trajectory]:
         """The episodes of a file whose tasks are neither tested nor probed. Raises InvalidInput if there are none."""
         if not file.is_file():
-            raise InvalidInput(f"[[recorded]] file: {file} is not there")
+            raise InvalidInput(f"[[recorded]] file: {file} does not exist")
         kept_apart = {
             task.id for split in ("dev", self.plan.test.split) for task in tasks_of(self.spec, split, self.real)
         }
         found = [one for one in read_jsonl(file, Trajectory) if one.task.id not in kept_apart]
         if not found:
-            raise InvalidInput(f"[[recorded]] file: {file} has no episode but of tasks that are tested or probed")
+            raise InvalidInput(f"[[recorded]] file: {file} has no episodes except of tasks that are tested or probed")
         return found
 
 

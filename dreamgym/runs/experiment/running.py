@@ -120,7 +120,9 @@ def result(prepared: Prepared, arm: Arm, make: Make | None = None) -> Result:
         made_by = made_by.model_copy(update={"train": without_old_settings(made_by.train)})
     changed = difference(made_by.settings, arm.settings)
     if changed is not None:
-        raise InvalidInput(f"{file} was made otherwise: {changed}; give the arm another name, or remove the folder")
+        raise InvalidInput(
+            f"{file} was made with other settings: {changed}; give the arm another name, or remove the folder"
+        )
     return found
 
 
@@ -196,7 +198,9 @@ def _run(prepared: Prepared, arm: Arm) -> Result:
         seconds += sum(ended - began for began, ended in attempts(folder))
     measured = asyncio.run(_measured(prepared, arm, folder))
     if measured.failed:
-        raise EnvironmentUnavailable(f"{measured.failed} real episodes of {arm.name!r} failed: start again to go on")
+        raise EnvironmentUnavailable(
+            f"{measured.failed} real episodes of {arm.name!r} failed: run the same command again to continue"
+        )
     phases = phases_of(folder)
     played = [line for record in phases for line in record if "environment_steps" in line]
     groups = sum(_number(line.get("groups", 0)) for line in played)

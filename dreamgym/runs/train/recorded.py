@@ -34,9 +34,9 @@ async def learn_from_recordings(
         from dreamgym_integrations.trainers.policy.dpo import prefer
 
         if config.agent is not None or config.lora:
-            raise InvalidInput("dpo learns without an agent and without lora: leave them out, or take sft")
+            raise InvalidInput("dpo learns without an agent and without lora: leave them out, or use sft")
         if any(getattr(config, name) for name in LIMITS):
-            raise InvalidInput(f"dpo has no {', '.join(LIMITS)}: leave them out, or take sft")
+            raise InvalidInput(f"dpo has no {', '.join(LIMITS)}: leave them out, or use sft")
         learn = partial(prefer, spec, recorded)
     else:
         from dreamgym_integrations.trainers.policy.memory import of_imitation

@@ -110,10 +110,10 @@ def _resumable(processes: ProcessGroup) -> Iterator[None]:
     try:
         yield
     except (BudgetSpent, EnvironmentUnavailable, StoreError) as error:
-        raise type(error)(f"{error}. What was learned until then is saved: go on with --resume") from error
+        raise type(error)(f"{error}. What was learned until then is saved: continue with --resume") from error
     except KeyboardInterrupt:
         if processes.index == 0:
-            say("stopped: go on with --resume")
+            say("stopped: continue with --resume")
         raise
 
 
@@ -156,7 +156,7 @@ class TrainRun:
         spec = load_spec(env)
         if (out / "metrics.jsonl").exists() and not resume:
             raise InvalidInput(
-                f"{out} holds a run already: continue it with --resume, or name another folder with --out"
+                f"{out} holds a run already: continue it with --resume, or give another folder with --out"
             )
         if processes > 1 and config.in_process:
             raise InvalidInput("in_process plays in one process: leave it out, or start without a launcher")
@@ -240,7 +240,7 @@ class TrainRun:
         if self.spec.adapter and config.probe and (asks or not Path(self.env).is_dir()):
             probed = tasks_of(self.spec, "dev", real_of(self.spec))[: config.probe]
         if not probed and config.against is Against.DREAM:
-            say("no probe: nothing below says anything about the real environment (--probe N plays it)")
+            say("no probe: the figures below show nothing about the real environment (--probe N measures it)")
         settings = config.settings()
         given = "steps" in config.model_fields_set and self.before is None
         if config.against is Against.REAL and config.real_steps is not None and not given:

@@ -86,8 +86,8 @@ def task_of(environment: Environment) -> Task:
     task = getattr(environment, "task", None)
     if not isinstance(task, Task):
         raise InvalidInput(
-            f"this behaviour needs an environment that tells its task in an attribute 'task', not {environment!r}: "
-            "play it by dreamgym.episode.play"
+            f"this behaviour needs an environment that has its task in an attribute 'task', got {environment!r}: "
+            "play it with dreamgym.episode.play"
         )
     return task
 

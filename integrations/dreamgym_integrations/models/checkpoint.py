@@ -126,7 +126,8 @@ class CheckpointModel:
         room = self._room
         fitting = [i for i, prompt in enumerate(prompts) if room is None or len(prompt) < room]
         answers: list[Completion | Exception] = [
-            ValueError(f"a prompt of {len(prompt)} tokens does not fit into {room}") for prompt in prompts
+            ValueError(f"a prompt of {len(prompt)} tokens does not fit into the model's context of {room} tokens")
+            for prompt in prompts
         ]
         if fitting:
             rows, certainty = self._written([batch[i] for i in fitting], [prompts[i] for i in fitting])
@@ -202,7 +203,7 @@ def check_tokenizer(folder: Path) -> None:
         InvalidInput: the folder cannot be used.
     """
     if not (folder / "config.json").is_file():
-        raise InvalidInput(f"{str(folder)!r} is no checkpoint folder: it has no config.json")
+        raise InvalidInput(f"{str(folder)!r} is not a checkpoint folder: it has no config.json")
     tokens = folder / "tokenizer.json"
     if not tokens.is_file():
         return
@@ -217,6 +218,6 @@ def check_tokenizer(folder: Path) -> None:
         raise InvalidInput(f"{str(folder)!r}: config.json or tokenizer.json is damaged: {error}") from error
     if known is not None and largest >= known:
         raise InvalidInput(
-            f"{str(folder)!r}: the tokenizer knows {largest + 1} tokens and the weights {known}: "
+            f"{str(folder)!r}: the tokenizer has {largest + 1} tokens and the weights have {known}: "
             "they do not belong together"
         )

@@ -88,6 +88,6 @@ def _read(model: Any, ids_BT: torch.Tensor, mask_BP: torch.Tensor, cache: Any) -
         cache = getattr(output, "past_key_values", None)
         if cache is None:
             raise ValueError(
-                f"{type(model).__name__} keeps no keys and values of what it has read; a server of models may take it"
+                f"{type(model).__name__} does not cache keys and values: run it on a model server, and give its address"
             )
     return output.logits[:, -1].float(), cache

@@ -319,7 +319,7 @@ class Endpoint:
                     counted = reply.completion
                     self.limiter.answered(turn, counted.prompt_tokens, counted.completion_tokens, reply.headers)
             except TimeoutError:
-                silent = f"{name} has answered nobody for {PATIENCE_S / 60:.0f} minutes"
+                silent = f"{name} has not answered any question for {PATIENCE_S / 60:.0f} minutes"
                 raise EnvironmentUnavailable(f"{silent}: it {reason}") from None
             except Busy as busy:
                 reason = str(busy)

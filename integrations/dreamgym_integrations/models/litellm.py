@@ -57,8 +57,8 @@ def load(name: str) -> LiteLLMModel:
         _, provider, _, _ = litellm.get_llm_provider(model=name)
     except litellm.BadRequestError as error:
         raise InvalidInput(
-            f"model {name!r}: litellm knows no provider {name.partition('/')[0]!r}; "
-            "docs.litellm.ai/docs/providers lists them"
+            f"model {name!r}: litellm does not know the provider {name.partition('/')[0]!r}; "
+            "docs.litellm.ai/docs/providers lists all providers"
         ) from error
     missing = litellm.validate_environment(model=name)["missing_keys"]
     # other credentials, such as those of a cloud, may come from files and roles that only the first question finds

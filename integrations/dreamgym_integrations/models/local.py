@@ -46,7 +46,7 @@ def load(name: str) -> LocalModel:
         known = weights.find(f"local:{name}" if name else "local")
         path, shown = weights.path_of(known), known.name
         if not path.is_file():
-            raise InvalidInput(f"the weights of {shown!r} are not here: dreamgym models pull {shown}")
+            raise InvalidInput(f"the weights of {shown!r} have not been downloaded: run `dreamgym models pull {shown}`")
     if not path.is_file():
         raise InvalidInput(f"model {name!r}: there is no such file")
     return LocalModel(path, shown)
@@ -95,7 +95,8 @@ class LocalModel:
         tokens = _conversation(llama, messages)
         if len(tokens) + max_tokens > llama.n_ctx():
             raise EnvironmentUnavailable(
-                f"{self.name}: a prompt of {len(tokens)} tokens leaves less than {max_tokens} of {llama.n_ctx()}"
+                f"{self.name}: a prompt of {len(tokens)} tokens and an answer of up to {max_tokens} do not fit into "
+                f"the model's context of {llama.n_ctx()} tokens"
             )
         writer = _LlamaWriter(llama, tokens, max_tokens, temperature, seed)
         probabilities: dict[str, float] = {}

@@ -65,8 +65,8 @@ def load(name: str) -> OpenAIModel:
         base_url, _, model = name.partition("#")
         if urlsplit(base_url).password is not None:
             raise InvalidInput(
-                "expected a model's address without a password, since runs and stored steps name it: put the key into "
-                "OPENAI_API_KEY"
+                "expected a model's address without a password, since runs and stored steps contain the address: put "
+                "the key into OPENAI_API_KEY"
             )
         return OpenAIModel(base_url, model or None, os.environ.get("OPENAI_API_KEY"))
     provider, _, model = name.partition("/")
@@ -212,7 +212,7 @@ class OpenAIModel:
                 if len(listed) != 1:
                     there = ", ".join(sorted(listed)) or "none"
                     raise EnvironmentUnavailable(
-                        f"{self._where} serves several models or none, say which: #MODEL of {there}"
+                        f"expected a server with one model, {self._where} lists {there}: append #MODEL to the address"
                     )
                 self._model = listed[0]
         return self._model

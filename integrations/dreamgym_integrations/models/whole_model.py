@@ -31,7 +31,7 @@ def whole_model(folder: Path, **options: Any) -> Any:
         )
     if lacking := sorted(map(str, [*found["missing_keys"], *found["mismatched_keys"]])):
         raise InvalidInput(
-            f"{folder} holds no whole model: expected all weights that config.json tells of, and {len(lacking)} are "
-            f"missing or of another shape, such as {lacking[0]}: copy the folder again, or save the model anew"
+            f"{folder} is not a complete model: of the weights that config.json requires, {len(lacking)} are missing "
+            f"or have another shape, such as {lacking[0]}; copy the folder again, or save the model again"
         )
     return model

@@ -179,7 +179,7 @@ class OpenEnvDoor:
             code = INVALID_PARAMS if isinstance(error, (InvalidInput, UnknownEpisode)) else SERVER_ERROR
             return JSONResponse({"jsonrpc": "2.0", "id": rpc_id, "error": {"code": code, "message": str(error)}})
         if result is None:
-            said = f"method {rpc.method!r} is not OpenEnv's; MCP itself is at /envs/{{env}}/mcp"
+            said = f"method {rpc.method!r} does not belong to OpenEnv's API; MCP is served at /envs/{{env}}/mcp"
             return JSONResponse({"jsonrpc": "2.0", "id": rpc_id, "error": {"code": METHOD_NOT_FOUND, "message": said}})
         return JSONResponse({"jsonrpc": "2.0", "id": rpc_id, "result": result})
 

@@ -123,7 +123,8 @@ class TrainerDoor:
             other_verdict = final.success is not None and float(final.success) != episode.final_reward
             if other_answer or other_verdict:
                 raise EpisodeFinished(
-                    f"episode {name!r} was finished before, and keeps its answer and its verdict: read them with GET"
+                    f"episode {name!r} is already finished with another answer or verdict, "
+                    "which cannot be changed: read them with GET"
                 )
         return self._state(episode)
 

@@ -56,8 +56,8 @@ def refusal(status: int, headers: Iterable[str]) -> str:
         headers: names of the headers that the recorder itself sends.
     """
     sent = ", ".join(sorted(headers))
-    wanted = f"its header {sent} was not accepted" if sent else "give the recorder one with --header NAME=VARIABLE"
-    return f"the server wants a credential (HTTP {status}): {wanted}, or let the agent send its own"
+    to_do = f"check the header {sent} that it refused" if sent else "give the recorder one with --header NAME=VARIABLE"
+    return f"the server wants a credential (HTTP {status}): {to_do}, or let the agent send its own"
 
 
 class ReverseProxy:
@@ -145,7 +145,7 @@ class ReverseProxy:
                     await _whole(visit, response, send)
                 visit.finish()  # the agent has the whole response: this costs it no time
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            reason = f"the server {self._url.host} cannot be reached or broke off: {type(error).__name__}"
+            reason = f"the server {self._url.host} cannot be reached or closed the connection: {type(error).__name__}"
             visit.end(reason)
             if not visit.is_open:
                 await refuse(send, 502, reason, body)
@@ -296,7 +296,7 @@ async def read_body(receive: Receive, send: Send) -> bytes | None:
         parts.append(message.get("body", b""))
         length += len(parts[-1])
         if length > MAX_BODY_BYTES:
-            await refuse(send, 413, f"the recorder takes requests of {MAX_BODY_BYTES:,} bytes at most")
+            await refuse(send, 413, f"the request is too long: the recorder accepts at most {MAX_BODY_BYTES:,} bytes")
             return None
         if not message.get("more_body"):
             return b"".join(parts)

@@ -140,7 +140,7 @@ class Tap:
     def _answered(self, heard: Heard, message: JsonObject) -> Iterator[JsonObject]:
         open_ = self._find(heard, _key(message.get("id")), remove=True)
         if open_ is None:
-            yield loss(heard.run, "the server answered a request that is not open", heard.at)
+            yield loss(heard.run, "the server answered an unknown or already answered request", heard.at)
             return
         result, error = message.get("result"), message.get("error")
         if open_.method == "initialize" and isinstance(result, dict):
@@ -185,7 +185,8 @@ class Tap:
     @staticmethod
     def _garbage(heard: Heard) -> JsonObject:
         side = "agent" if heard.from_agent else "server"
-        what = f"an HTTP {heard.status} without a JSON-RPC message" if heard.status >= 400 else "what is no JSON-RPC"
+        is_error = heard.status >= 400
+        what = f"an HTTP {heard.status} without a JSON-RPC message" if is_error else "something other than JSON-RPC"
         return loss(heard.run, f"the {side} sent {what}; it was passed on and is not recorded", heard.at)
 
 

@@ -70,7 +70,7 @@ class Recording:
             clean = redactor.value(real)
             assert isinstance(clean, dict)
             if clean != real:
-                _say("the server's address or command holds a secret; env.toml has a placeholder in its place")
+                _say("the server's address or command contains a secret; env.toml has a placeholder instead")
             if headers:
                 clean["headers"] = dict(headers)  # names of variables, which the rules would take for secrets
             start_folder(folder, name, clean)
@@ -113,7 +113,7 @@ class Recording:
         try:
             report = update_folder(self._folder)
         except (DreamGymError, OSError) as error:
-            return (f"the recordings are kept, but {self._folder} could not be made from them: {error}",)
+            return (f"the recordings are kept, but {self._folder} could not be updated from them: {error}",)
         return report.messages if report is not None else ()
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ def is_fed() -> bool:
 
 def _check(command: list[str] | None, url: str | None, headers: Mapping[str, str]) -> None:
     if bool(command) == bool(url):
-        raise InvalidInput("expected the real server once: a COMMAND after --, or --upstream URL")
+        raise InvalidInput("expected one real server: either a COMMAND after --, or --upstream URL")
     if command and shutil.which(command[0]) is None:
         raise InvalidInput(f"the command {command[0]!r} is not found: install it, or give its path")
     if url and not url.startswith(("http://", "https://")):
@@ -175,7 +175,7 @@ def add_notes(folder: Path, notes: Iterable[JsonObject], environ: Mapping[str, s
             said = {name: value if name in {"kind", "run"} else redactor.value(value) for name, value in note.items()}
             append_event(folder / "recordings", said)
     except OSError as error:
-        raise InvalidInput(f"{folder / 'recordings'}: cannot be written to: {error.strerror}") from error
+        raise InvalidInput(f"{folder / 'recordings'} cannot be written: {error.strerror}") from error
 
 
 def rules_of(folder: Path) -> RedactionRules:

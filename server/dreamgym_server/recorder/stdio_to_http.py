@@ -74,7 +74,7 @@ async def carry(url: str, headers: Mapping[str, str], tape: Tape, run: str, *, s
                     await asking.send(message)
             tasks.cancel_scope.cancel()
     except* (httpx2.HTTPError, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as errors:
-        reason = f"the server cannot be reached or broke off: {type(_first(errors)).__name__}"
+        reason = f"the server cannot be reached or closed the connection: {type(_first(errors)).__name__}"
     if reason is not None:
         outlet.fail(reason)
         return 1
@@ -111,7 +111,7 @@ class _Outlet:
         """Pass all messages of the server to the agent."""
         async for item in said:
             if isinstance(item, Exception):
-                self._tape.lose(self._run, f"the server sent what is no message: {type(item).__name__}")
+                self._tape.lose(self._run, f"the server sent something that is not a message: {type(item).__name__}")
                 continue
             message = item.message
             if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:

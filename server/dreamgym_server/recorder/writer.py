@@ -124,7 +124,7 @@ class Tape:
         """Put data on the queue. Returns at once and never raises."""
         if isinstance(item, Heard):
             if self._waiting > MAX_WAITING_BYTES:
-                self._queue.put(loss(item.run, "more came than can be written", item.at))
+                self._queue.put(loss(item.run, "messages came faster than they could be written", item.at))
                 return
             with self._counting:
                 self._waiting += len(item.payload)

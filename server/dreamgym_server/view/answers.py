@@ -266,12 +266,12 @@ class Answers:
 
     async def tools(self, given: Parameters) -> JsonObject:
         """The tools of an episode that was forked here."""
-        assert self.hand is not None, "the question is not asked without it"
+        assert self.hand is not None, "this request is only served with a hand"
         return await self.hand.tools(given.get("id", ""))
 
     def _of_folder(self) -> RunFolder:
         if self._library.folder is None:
-            raise InvalidInput("no run folder is shown here: name it, `dreamgym view RUNFOLDER`")
+            raise InvalidInput("no run folder is open: start with `dreamgym view RUNFOLDER`")
         return self._library.folder
 
     async def events(self, episode: str) -> AsyncIterator[JsonObject]:

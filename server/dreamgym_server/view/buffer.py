@@ -59,7 +59,7 @@ class BufferAnswers:
         chosen = conditions({**given, "env": environment(given), "text": ""})
         text, after = given.get("text", ""), given.get("after") or None
         if not text and chosen == EpisodeFilter(env=chosen.env):
-            raise InvalidInput("expected a text to search for, or a condition")
+            raise InvalidInput("expected a text or a condition to search by")
         steps = self._folder_steps(given)
         if steps is not None:
             found = await asyncio.to_thread(steps.holding, chosen, text, after)
@@ -76,7 +76,7 @@ class BufferAnswers:
         buffer = self._library.buffer
         if buffer is None:
             raise InvalidInput(
-                "this process has not the encoder that the store was filled with: set DREAMGYM_ENCODER to its name"
+                "this process does not have the encoder that filled the store: set DREAMGYM_ENCODER to its name"
             )
         try:
             arguments = json.loads(given.get("arguments") or "{}")

@@ -43,7 +43,7 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
         InvalidInput: the folder contains something that is not an export.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / DATA / SITE).is_file():
-        raise InvalidInput(f"{folder} is not empty and holds no exported page: name another folder")
+        raise InvalidInput(f"{folder} is not empty and does not contain an exported page: choose another folder")
     shutil.rmtree(folder / DATA, ignore_errors=True)
     (folder / DATA).mkdir(parents=True)
     for name, content in page_files().items():

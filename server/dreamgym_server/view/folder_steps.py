@@ -33,7 +33,7 @@ class FolderSteps:
         not a place in a search.
         """
         if after and not after.isdigit():
-            raise InvalidInput(f"{after!r} is no place in a search: give `next` of the page before")
+            raise InvalidInput(f"{after!r} is not a position in the search: give `next` of the previous page")
         episodes = [
             (file, one.id, one.outcome.steps)
             for file in self._folder.episode_files()

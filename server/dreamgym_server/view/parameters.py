@@ -20,7 +20,7 @@ def whole(given: Parameters, name: str, default: int, *, most: int = 2**31 - 1) 
     if not text:
         return default
     if not (text.isdigit() and text.isascii() and len(text) < 10 and int(text) > 0):
-        raise InvalidInput(f"{name}={text[:40]!r}: expected a whole number from 1")
+        raise InvalidInput(f"{name}={text[:40]!r}: expected a positive whole number")
     return min(int(text), most)
 
 
@@ -30,7 +30,7 @@ def conditions(given: Parameters) -> EpisodeFilter:
     try:
         return EpisodeFilter.model_validate(names)
     except ValidationError as error:
-        raise InvalidInput(f"the filter of the list: {first_reason(error)}") from error
+        raise InvalidInput(f"invalid filter: {first_reason(error)}") from error
 
 
 def environment(given: Parameters) -> str:

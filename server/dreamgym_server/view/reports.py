@@ -183,4 +183,4 @@ def _report(path: Path) -> FidelityReport | CheckReport | str:
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     except ValidationError as error:
-        return f"it cannot be read, perhaps because it is of another version: {first_reason(error)}"
+        return f"it cannot be read, perhaps because another version wrote it: {first_reason(error)}"

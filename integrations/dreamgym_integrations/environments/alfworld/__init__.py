@@ -96,7 +96,7 @@ class Alfworld:
         data = self._options.data or Path(os.environ.get("ALFWORLD_DATA") or Path.home() / ".cache" / "alfworld")
         if self._options.data is None and not data.is_dir():
             raise InvalidInput(
-                f"ALFWorld's games are not in {data}: {DOWNLOAD}; [real] data or ALFWORLD_DATA names its place"
+                f"ALFWorld's games are not in {data}: {DOWNLOAD}, or set [real] data or ALFWORLD_DATA to their folder"
             )
         return Games(data, self._cache, incomplete=self._options.incomplete)
 
@@ -183,7 +183,7 @@ def game_of(task: Task) -> str:
     """Name of a task's game. Raises InvalidInput if there is none, or if the task's goal is not that of its game."""
     if task.metadata.get("success") is not None:
         raise InvalidInput(
-            f"task {task.id!r} has a goal of its own (metadata.success), which the game of its room does not know: "
+            f"task {task.id!r} has a goal of its own (metadata.success), which ALFWorld cannot check: "
             "play it in a dream"
         )
     game = task.metadata.get("game")

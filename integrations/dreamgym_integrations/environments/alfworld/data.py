@@ -47,7 +47,7 @@ GOALS: Mapping[str, tuple[str, str]] = {
     "pick_two_obj_and_place": ("put two {obj} in {recep}", "find two {obj} and put them in {recep}"),
 }
 """The original's wordings of the six task types. The name of a game picks one if its file has no wording."""
-DOWNLOAD = "`alfworld-download` brings the official data"
+DOWNLOAD = "run `alfworld-download` to get the official data"
 FORM = 1
 """Version of the index's form: raise it when that form changes."""
 
@@ -137,7 +137,9 @@ class Games:
 
     def __init__(self, data: Path, cache: Path, *, incomplete: bool = False) -> None:
         if not data.is_dir():
-            raise InvalidInput(f"ALFWorld's data folder {data} does not exist: {DOWNLOAD}; [real] data names its place")
+            raise InvalidInput(
+                f"ALFWorld's data folder {data} does not exist: {DOWNLOAD}, or set [real] data to the games' folder"
+            )
         self._data = data
         root = data / "json_2.1.1" if (data / "json_2.1.1").is_dir() else data
         rows = packed_files(root)
@@ -215,9 +217,9 @@ def official_files(root: Path, incomplete: bool) -> list[tuple[str, Path]]:
                 missing.append(Path(folder))
     if missing and not (incomplete and found):
         raise InvalidInput(
-            f"{missing[0]} has traj_data.json but no game.tw-pddl, and so have {len(missing)} of "
-            f"{len(missing) + len(found)} trials: the download is not complete, `alfworld-download` finishes it"
-            + (", and [real] incomplete = true leaves them out" if found else "")
+            f"{len(missing)} of {len(missing) + len(found)} trials have traj_data.json but no game.tw-pddl, such as "
+            f"{missing[0]}: the download is incomplete; run `alfworld-download` again"
+            + (", or leave them out with [real] incomplete = true" if found else "")
         )
     return found
 

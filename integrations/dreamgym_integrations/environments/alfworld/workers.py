@@ -77,7 +77,7 @@ class Worker:
             answer = cast("JsonObject", json.loads(self._line()))
         except (OSError, ValueError) as error:
             self.stop()
-            raise EnvironmentUnavailable(f"a worker of ALFWorld ended in the middle of a step: {error}") from error
+            raise EnvironmentUnavailable(f"an ALFWorld worker process ended during a step: {error}") from error
         if "error" in answer:
             raise EnvironmentUnavailable(f"ALFWorld's engine failed: {answer['error']}")
         return answer
@@ -92,7 +92,7 @@ class Worker:
                 raise OSError(f"no answer within {LIMIT_S:.0f} seconds")
             more = os.read(stdout, 1 << 16)
             if not more:
-                raise OSError(f"its output ended. {self._last_words()}")
+                raise OSError(f"its output ended; last line on stderr: {self._last_words()}")
             self._rest += more
         line, _, self._rest = self._rest.partition(b"\n")
         return line
@@ -101,7 +101,7 @@ class Worker:
         """The last line that the process wrote to stderr, which shows why it ended."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "It said nothing")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "none")
 
     def _start(self) -> None:
         if importlib.util.find_spec("alfworld") is None or importlib.util.find_spec("textworld") is None:

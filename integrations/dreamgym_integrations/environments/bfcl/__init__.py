@@ -45,7 +45,7 @@ class BfclOptions(Frozen):
     def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if name not in CLASSES:
-                raise ValueError(f"unknown class {name!r}: there is {', '.join(CLASSES)}")
+                raise ValueError(f"unknown class {name!r}: expected some of {', '.join(CLASSES)}")
         if not set(value) & set(MAIN):
             raise ValueError(f"expected at least one of {', '.join(MAIN)}: every conversation is about one of them")
         return tuple(name for name in CLASSES if name in value)

@@ -140,7 +140,7 @@ def _conversation(start: StepResult, suite: Suite) -> Conversation:
     name = (parsed(start.state) or {}).get("conversation")
     found = suite.conversations.get(name) if isinstance(name, str) else None
     if found is None:
-        raise InvalidInput("the behaviours of bfcl need its explicit state, which names the conversation")
+        raise InvalidInput("the behaviours of bfcl need an explicit state with the id of one of its conversations")
     return found
 
 

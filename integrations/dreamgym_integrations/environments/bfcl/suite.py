@@ -79,7 +79,7 @@ def bfcl_suite() -> Suite:
         ]
     except (KeyError, TypeError, ValueError, SyntaxError) as error:
         raise InvalidInput(
-            f"{root}: its multi-turn data are not those of bfcl-eval 2026.3.23 ({error!r}): {INSTALL}"
+            f"{root}: its multi-turn data differ from those of bfcl-eval 2026.3.23 ({error!r}): {INSTALL}"
         ) from error
     return Suite({one.id: one for one in conversations}, docs, _instance)
 
@@ -141,8 +141,7 @@ def _root() -> Path:
     found = importlib.util.find_spec("bfcl_eval")
     if found is None or not found.submodule_search_locations:
         raise InvalidInput(
-            "the environment 'bfcl' needs the package bfcl-eval, and of the thirty packages that it asks for only "
-            f"mpmath: {INSTALL}"
+            f"the environment 'bfcl' needs the package bfcl-eval, and of its thirty dependencies only mpmath: {INSTALL}"
         )
     return Path(found.submodule_search_locations[0])
 

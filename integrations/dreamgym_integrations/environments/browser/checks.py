@@ -169,6 +169,6 @@ def _called(text: str, page: Any, helpers: Mapping[str, Helper]) -> str:
     if match is None:
         return text
     if match[1] not in helpers:
-        raise InvalidInput(f"a check of WebArena calls {match[1]!r}: there is {', '.join(sorted(helpers))}")
+        raise InvalidInput(f"a check of WebArena calls {match[1]!r}: expected one of {', '.join(sorted(helpers))}")
     arguments = [one or other for one, other in _ARGUMENT.findall(match[2])]
     return helpers[match[1]](page, *(argument.replace("__last_url__", page.url) for argument in arguments))

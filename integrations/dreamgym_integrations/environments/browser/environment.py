@@ -169,7 +169,7 @@ def _open(browser: Browser, world: TaskSetup, settle_s: float) -> _Played:
     )
     seen, _ = browser.page.reset(seed=world.seed)
     if world.goal is not None and seen["goal"] != world.goal:
-        raise InvalidInput(f"the installed task says {seen['goal']!r}, but its description {world.goal!r}")
+        raise InvalidInput(f"the installed task has the goal {seen['goal']!r}, but its description has {world.goal!r}")
     return _Played(seen)
 
 

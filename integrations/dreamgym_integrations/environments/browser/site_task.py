@@ -77,7 +77,7 @@ class PlayedTask(AbstractBrowserTask):  # type: ignore[misc]
     def _open(self, page: Any, url: str) -> None:
         answer = page.goto(url, timeout=OPEN_LIMIT_MS)
         if answer is not None and answer.status >= 500:
-            raise EnvironmentUnavailable(f"the site answers {answer.status} at {url}: see to it that it runs")
+            raise EnvironmentUnavailable(f"the site answers HTTP {answer.status} at {url}: check that it is running")
 
     def _log_in(self, site: str, page: Any) -> None:
         place, first_field, button = _LOGIN[site]
@@ -121,7 +121,7 @@ class PlayedTask(AbstractBrowserTask):  # type: ignore[misc]
         ).json()
         answer = requests.get(f"{shop}{path}", params=dict(query), headers={"Authorization": f"Bearer {token}"})
         if not answer.ok:
-            raise EnvironmentUnavailable(f"the shop answers {answer.status} at {path}")
+            raise EnvironmentUnavailable(f"the shop answers HTTP {answer.status} at {path}")
         return answer.json()
 
 

@@ -137,7 +137,9 @@ def site_worlds(given: Mapping[str, str]) -> Callable[[Task], TaskSetup]:
         needed = {*row.sites, *(site for site in SITES if f"__{site.upper()}__" in text)}
         if missing := sorted(needed - known.keys()):
             variables = ", ".join(f"WA_{site.upper()}" for site in missing)
-            raise InvalidInput(f"task {task.id!r} plays on {', '.join(missing)}: set {variables} to where your site is")
+            raise InvalidInput(
+                f"task {task.id!r} plays on {', '.join(missing)}: set {variables} to the address of your site"
+            )
         for site, address in known.items():
             text = text.replace(f"__{site.upper()}__", json.dumps(address)[1:-1])
         return TaskSetup(task=PlayedTask, arguments={"row": SiteTask.model_validate_json(text), "addresses": known})

@@ -29,9 +29,7 @@ from dreamgym_integrations.environments.base import checked
 if TYPE_CHECKING:
     from dreamgym_integrations.environments.mcp.session import McpSession
 
-NEEDS_FOLDER = (
-    "'mcp' is any MCP server and described by an environment folder: make one with `dreamgym record FOLDER -- COMMAND`"
-)
+NEEDS_FOLDER = "the environment 'mcp' needs an environment folder: make one with `dreamgym record FOLDER -- COMMAND`"
 
 
 class McpOptions(Frozen):

@@ -149,7 +149,7 @@ class McpSession:
         except TimeoutError as error:
             raise self._unavailable(f"did not answer within {self._options.timeout_s:g} s") from error
         except ValidationError as error:
-            raise self._unavailable(f"answered with something that is no MCP: {first_reason(error)}") from error
+            raise self._unavailable(f"answered with something that is not MCP: {first_reason(error)}") from error
         except MCPError as error:
             if error.code == CONNECTION_CLOSED and error.message == "Connection closed":
                 raise self._unavailable("has ended") from error
@@ -160,7 +160,8 @@ class McpSession:
         self._stderr.seek(0)
         lines = [line.strip() for line in self._stderr.read().splitlines() if line.strip()]
         said = lines[-1] if lines else ""
-        heard = f"; it wrote a line that is no message: {self._garbage[:SHOWN_CHARACTERS]}" if self._garbage else ""
+        stray = self._garbage[:SHOWN_CHARACTERS]
+        heard = f"; it wrote a line that is not an MCP message: {stray}" if stray else ""
         words = f"; it last wrote to stderr: {said[:SHOWN_CHARACTERS]}" if said else ""
         return EnvironmentUnavailable(f"{self._options.server} {what}{heard}{words}")
 
@@ -169,7 +170,7 @@ def _reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, FileNotFoundError):
-        return f"cannot be started: there is no {error.filename!r}"
+        return f"cannot be started: {error.filename!r} was not found"
     if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
-        return "ended before it had greeted"
+        return "ended before the MCP session was initialized"
     return f"cannot be reached: {error or type(error).__name__}"

@@ -197,7 +197,9 @@ class WebShop:
 
     def _goal(self, instruction: str) -> Goal:
         if instruction not in self._goals:
-            raise InvalidInput(f"no goal of this catalogue is worded {instruction!r}: collect with the same options")
+            raise InvalidInput(
+                f"this catalogue has no goal {instruction!r}: play with the options that the tasks were made with"
+            )
         return self._goals[instruction]
 
 

@@ -28,7 +28,7 @@ SMALL = files("dreamgym_integrations.environments.webshop").joinpath("small")
 """Our own small catalogue of invented products."""
 UNPRICED = 100.0
 """The original's price of a product whose price is unknown."""
-_MISSING = "`./setup.sh -d small` in a copy of WebShop's repository brings items_shuffle_1000 and items_ins_v2_1000"
+_MISSING = "`./setup.sh -d small` in a clone of WebShop's repository downloads items_shuffle_1000 and items_ins_v2_1000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def load(folder: Path | None) -> list[Product]:
         try:
             products[asin] = _product(row, wanted if isinstance(wanted, dict) else {})
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            what = f"no {error}" if isinstance(error, KeyError) else str(error)
+            what = f"missing field {error}" if isinstance(error, KeyError) else str(error)
             raise InvalidInput(f"{file}, row {number}, product {asin}: {what}") from error
     if not products:
         raise InvalidInput(f"{file}: expected products, got none")
@@ -110,7 +110,9 @@ def _read(folder: Traversable, names: tuple[str, ...]) -> tuple[str, JsonValue]:
             data = file.read_bytes()
             return str(file), json.loads(lzma.decompress(data) if candidate.endswith(".xz") else data)
         except (OSError, ValueError, lzma.LZMAError, EOFError) as error:
-            raise InvalidInput(f"{file}: cannot be read ({error}); if it is half downloaded, get it again") from error
+            raise InvalidInput(
+                f"{file}: cannot be read ({error}); if the download is incomplete, download it again"
+            ) from error
     raise InvalidInput(f"catalogue {folder}: there is no {names[0]} or {names[0]}.xz; {_MISSING}")
 
 

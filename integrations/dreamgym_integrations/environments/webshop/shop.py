@@ -33,7 +33,7 @@ class Shop:
         self.prices = draw_prices(products, random)
         self.goals = goals(products, self.prices, random)
         if not self.goals:
-            raise InvalidInput("the catalogue has no goals: no product of it has an 'instruction' in items_ins_v2")
+            raise InvalidInput("the catalogue has no goals: none of its products has an 'instruction' in items_ins_v2")
         self._index = SearchIndex((product.asin, product.document) for product in products)
 
     def search(self, query: str) -> list[Product]:

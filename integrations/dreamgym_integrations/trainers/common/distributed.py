@@ -77,7 +77,7 @@ def of_first(processes: ProcessGroup, make: Callable[[], T]) -> T:
         nothing: list[T | _Failure] = []
         (told,) = processes.gather(nothing)
         if isinstance(told, _Failure):
-            raise FirstFailed("the first process has failed, and says why")
+            raise FirstFailed("the first process has failed; its output has the reason")
         return told
     try:
         made = make()
@@ -116,8 +116,8 @@ def joined() -> Iterator[ProcessGroup]:
         if not any(words in str(error) for words in GONE):
             raise
         raise TrainingStopped(
-            f"process {processes.index} of {processes.count} ends because another one has ended, whose output says "
-            "why; go on with --resume"
+            f"process {processes.index} of {processes.count} ends because another process has ended: see the "
+            "reason in the output of that process, then continue with --resume"
         ) from error
 
 
@@ -163,8 +163,8 @@ def _check_machine(processes: int) -> None:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
     if here < processes:
         raise InvalidInput(
-            f"{processes} processes on several machines, {here} of them on the first: the environment's server is "
-            "reached from its own machine only, so start all of them on one"
+            f"expected all {processes} processes on one machine, {here} are on the first: the environment's server can "
+            "be reached only from its own machine"
         )
 
 

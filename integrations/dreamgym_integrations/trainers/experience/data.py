@@ -184,8 +184,8 @@ def _prepared(
         longest = max((one.tokens for one in (*rows, *test_rows)), default=0)
         raise InvalidInput(
             f"expected at least one row to learn and one held-out row of {spec.name!r} with at most "
-            f"{settings.max_tokens} tokens, found {len(train)} and {len(test)}: {too_long} rows are longer, the longest "
-            f"has {longest} tokens; raise --max-tokens, or record more episodes"
+            f"{settings.max_tokens} tokens, found {len(train)} and {len(test)}: {too_long} rows are longer, the "
+            f"longest has {longest} tokens; raise --max-tokens, or record more episodes"
         )
     Dataset.from_list([one.model_dump() for one in train]).save_to_disk(str(work / "rows" / "train"))
     # few enough that all measurements cost a quarter of the training: a forward pass is a third of a row's update

@@ -22,7 +22,7 @@ def dequantised(name: str) -> Path:
     file = Path(name).expanduser() if name.endswith(".gguf") else weights.path_of(weights.find(name))
     if not file.is_file():
         hint = "" if name.endswith(".gguf") else f": run `dreamgym models pull {name}` first"
-        raise InvalidInput(f"--base {name!r}: {file} is not there{hint}")
+        raise InvalidInput(f"--base {name!r}: {file} does not exist{hint}")
     folder = file.with_name(f"{file.stem}.dense")
     if not folder.is_dir():
         with replaced_folder(folder) as new:

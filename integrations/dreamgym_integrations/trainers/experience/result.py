@@ -34,8 +34,8 @@ TOGETHER = 16
 CARD = """# {name}
 
 An experience model of the environment `{env}`: given a task, the steps so far, the state, similar recorded transitions
-and an action, it says what the environment would answer. Made by `dreamgym fit` from `{base}`
-({parameters:,} parameters). It knows nothing else, judges no final answer, and plans nothing.
+and an action, it predicts the environment's answer. Made by `dreamgym fit` from `{base}` ({parameters:,} parameters).
+It does nothing else: it does not judge final answers, and it does not plan.
 
     dreamgym serve {env} --model {name}
 
@@ -60,16 +60,16 @@ Supervised fine-tuning on the recorded answer: reasoning, next state, outcome. {
 
 The weights are those of the best held-out loss.
 
-## How true it is
+## Fidelity
 
 {fidelity}
 
-`dreamgym fidelity {env} --model {name}` measures more. What a policy earns in a simulation is no measure of what it
-earns in reality.
+`dreamgym fidelity {env} --model {name}` measures more. A policy's reward in a simulation does not measure its reward
+in the real environment.
 """
 
 MEASURED = """{steps} held-out steps, each predicted from what was recorded before it. In brackets 95 % intervals.
-`without recorded`: the model answers also where a recording of the very step is there.
+`without recorded`: the answer is never copied from a recording of exactly this step.
 
 {table}"""
 
@@ -120,8 +120,8 @@ def finish(
     by_id = {one.id: one for one in recorded}
     if gone := [name for name in (*prepared.known, *prepared.held_out) if name not in by_id]:
         raise InvalidInput(
-            f"{len(gone)} recordings that the fit was begun with are gone ({gone[0]} is one): it cannot be measured; "
-            "bring them back and --resume"
+            f"{len(gone)} recordings of this fit no longer exist ({gone[0]} is one), so the model cannot be measured: "
+            "restore them and continue with --resume"
         )
     known = [by_id[name] for name in prepared.known]
     held_out = drawn(steps_of(by_id[name] for name in prepared.held_out), steps, settings.seed)
@@ -215,7 +215,7 @@ def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str
     """The card's table of the model's fidelity, compared with a model that copies the nearest recording."""
     steps = len(measured["fitted"])
     if not steps:
-        return "Nobody has measured it."
+        return "It has not been measured."
     head = ("", "answered", "state exact", "of what is not recorded", "observation exact", "errors agree", "similarity")
     rows: list[tuple[str, ...]] = [head]
     for name, calls in measured.items():

@@ -145,7 +145,11 @@ class AgentPlayer:
         if crash is not None and _caused_by_policy(crash, session):
             if (kind := type(crash).__name__) not in self._logged:
                 self._logged.add(kind)
-                logger.warning("%s; the policy had brought it there, so such episodes count as they stood", failure)
+                logger.warning(
+                    "%s; only the policy's answers can have caused this, so such episodes count as failures and keep "
+                    "the rewards of their steps",
+                    failure,
+                )
             return await control.finish(self._env, started.episode, success=False)
         await control.delete(self._env, started.episode)
         raise AgentFailed(failure)

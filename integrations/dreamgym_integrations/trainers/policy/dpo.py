@@ -114,8 +114,8 @@ def preferences(
         succeeded = sum(trajectory.success for trajectory in valid)
         raise InvalidInput(
             f"no preference in the {len(valid)} recorded episodes of {spec.name!r}, of which {succeeded} succeeded: "
-            "a success needs an action beside it that failed or was refused in the same state of the same world; "
-            "record the same tasks well and badly"
+            "a preference needs two actions in the same state of the same world, one from a success and one that was "
+            "refused or is from a failure; record successes and failures of the same tasks"
         )
     return list(rows.values())
 

@@ -148,7 +148,9 @@ class PolicyEndpoint:
         except PolicyFailed as error:
             return refused(500, str(error), retry=False)
         if session.closed or await request.is_disconnected():
-            return refused(410, "nobody waits for this answer any more", retry=False)
+            return refused(
+                410, "the episode is closed or the client has disconnected: this answer is discarded", retry=False
+            )
         reply = session.conversations.record(prompt, sampled)
         usage = Usage(len(prompt.ids), len(sampled.ids))
         return answered(ask, reply, name=str(number), usage=usage, cut=not self._codec.ended(sampled.ids))

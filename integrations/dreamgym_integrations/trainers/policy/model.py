@@ -133,7 +133,7 @@ class ChatCodec:
                 list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True
             )
         except (TemplateError, TypeError) as error:
-            raise InvalidInput(f"the policy's chat template cannot word this conversation: {error}") from error
+            raise InvalidInput(f"the policy's chat template cannot render this conversation: {error}") from error
         return cast("str", text)
 
     def _ids(self, text: str) -> list[int]:
@@ -376,7 +376,7 @@ def load_chat_policy(folder: Path, *, episode_tokens: int | None = None) -> tupl
     policy, codec = load_policy(folder, episode_tokens=episode_tokens)
     if not isinstance(codec, ChatCodec):
         raise InvalidInput(
-            f"expected a language model in {folder}, found a pointer policy, which holds no conversation"
+            f"expected a language model in {folder}, found a pointer policy, which cannot hold a conversation"
         )
     return policy, codec
 

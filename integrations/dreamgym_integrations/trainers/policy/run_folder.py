@@ -80,10 +80,10 @@ def newest_checkpoint(out: Path, mine: Identity) -> Path | None:
     if theirs is not None:
         difference = theirs.difference(mine)
         if difference is not None:
-            raise InvalidInput(f"{out} holds another run: {difference}; start this one in a folder of its own")
+            raise InvalidInput(f"{out} contains another run: {difference}; start this one in another folder")
     elif newest is not None:
         raise InvalidInput(
-            f"{out} has checkpoints but no {IDENTITY_FILE} that says of which run: start in another folder"
+            f"{out} has checkpoints but no {IDENTITY_FILE} that identifies their run: start in another folder"
         )
     return newest
 

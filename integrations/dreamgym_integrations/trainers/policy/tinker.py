@@ -235,7 +235,7 @@ class ServerWeights:
         if not mean <= MOST_APART:  # NaN is refused too
             raise InvalidInput(
                 f"sampler and trainer of the Tinker server at {self._url} differ by {mean:.3g} in the log-probability "
-                f"of a token, and {MOST_APART} is the most: what was sampled is not what learns"
+                f"of a token, expected at most {MOST_APART}: the sampler does not seem to use the trained weights"
             )
         importance = sum(map(math.exp, apart)) / len(apart)
         return {"learning_rate": rate, "apart": mean, "importance": importance, "trained_tokens": tokens}
@@ -270,7 +270,7 @@ def check_settings(settings: Settings, processes: int) -> None:
     memory = ("accumulate", "bf16", "gradient_checkpointing")
     own = ("algorithm", "staleness", "beta", "vllm", *memory)
     if named := [name for name in own if getattr(settings, name) != getattr(plain, name)]:
-        raise InvalidInput(f"a Tinker server samples and trains by grpo in its own way: leave out {', '.join(named)}")
+        raise InvalidInput(f"a Tinker server samples and trains with its own GRPO: leave out {', '.join(named)}")
     if processes > 1:
         raise InvalidInput("one process trains at a Tinker server, which spreads the work: start it without a launcher")
 

@@ -72,7 +72,8 @@ def _commands(trajectory: Trajectory) -> Iterable[str]:
         argument = next(iter(transition.action.arguments.values()), None)
         if len(transition.action.arguments) != 1 or not isinstance(argument, str):
             raise InvalidInput(
-                f"a tiny policy acts in words, not by {transition.action.canonical()}: use a language model"
+                "a tiny policy can call only tools with one text argument, not "
+                f"{transition.action.canonical()}: use a language model"
             )
         yield argument
 

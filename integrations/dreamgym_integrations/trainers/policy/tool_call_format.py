@@ -29,8 +29,8 @@ def check_tools(tools: Sequence[JsonObject], *, knows_tools: bool) -> None:
     if tools and not knows_tools and _text_argument(tools) is None:
         names = ", ".join(str(_function(tool).get("name")) for tool in tools)
         raise InvalidInput(
-            "the policy's chat template knows no tools written as <tool_call>{JSON}</tool_call>, so it can only act "
-            f"by one tool whose only argument is a text, not by {names}: take a policy with such a template"
+            "the policy's chat template does not support tools written as <tool_call>{JSON}</tool_call>, so the policy "
+            f"can call only a single tool whose only argument is a text, not {names}: use a policy with such a template"
         )
 
 
@@ -103,7 +103,7 @@ def _call(text: str) -> ToolCall:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _text_argument(tools: Sequence[JsonObject]) -> tuple[str, str] | None:

@@ -123,16 +123,18 @@ def check_settings(settings: Settings, processes: int) -> None:
     """Raise InvalidInput if the settings do not fit together, or do not fit the number of processes."""
     if settings.groups % processes:
         raise InvalidInput(
-            f"{processes} processes play whole groups: groups must be a multiple of that, got {settings.groups}"
+            f"expected groups to be a multiple of the number of processes ({processes}), got {settings.groups}"
         )
     split = settings.accumulate * (settings.ppo.mini_batches if settings.algorithm == "ppo" else 1)
     rollouts = settings.groups // processes * settings.group_size
     if rollouts % split:
         raise InvalidInput(f"{rollouts} rollouts per process and update do not split into {split} equal batches")
     if settings.staleness and processes > 1:
-        raise InvalidInput("one process plays ahead of the updates: with several of them, leave staleness at 0")
+        raise InvalidInput("staleness needs a single process: with several processes, leave it at 0")
     if settings.vllm and processes > 1:
-        raise InvalidInput("a vLLM server gets its weights from one process: with several of them, leave vllm out")
+        raise InvalidInput(
+            "a vLLM server gets its weights from a single process: with several processes, leave vllm out"
+        )
 
 
 def _trainer(

@@ -113,8 +113,8 @@ class VllmPolicy:
         dropped = await self._asked(client, "POST", "/reset_prefix_cache")
         if dropped.get("success") is False:
             raise EnvironmentUnavailable(
-                f"the vLLM server at {self._url} did not drop its prefix cache, which holds for the old weights: "
-                "somebody else uses it; give each training run a server of its own"
+                f"the vLLM server at {self._url} did not drop its prefix cache, which was computed with the old "
+                "weights: another client uses the server; give each training run a server of its own"
             )
         self.loads_s.append(time.monotonic() - began)
 
@@ -145,12 +145,12 @@ class VllmPolicy:
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInput(
                 f"the vLLM server at {self._url} answered without token_ids and log-probabilities: vLLM 0.11 or newer "
-                f"gives them, started by: {COMMAND}"
+                f"returns them; start it with: {COMMAND}"
             ) from error
         if len(ids) != len(logprobs) or not ids:
             raise InvalidInput(
                 f"the vLLM server at {self._url} gave {len(ids)} token ids and {len(logprobs)} log-probabilities: "
-                "expected as many of one as of the other, at least one"
+                "expected the same number of both, at least one"
             )
         return Generation(ids=ids, logprobs=logprobs)
 
@@ -161,11 +161,11 @@ class VllmPolicy:
         except httpx.HTTPError as error:
             raise EnvironmentUnavailable(
                 f"the vLLM server at {self._url} does not answer {path}: {type(error).__name__}: {error}; "
-                f"it is started by: {COMMAND}"
+                f"start it with: {COMMAND}"
             ) from error
         if response.status_code == httpx.codes.NOT_FOUND and not path.startswith("/v1/"):
             raise InvalidInput(
-                f"the vLLM server at {self._url} has no {path}, by which it gets the trained weights: "
+                f"the vLLM server at {self._url} has no endpoint {path}, which is needed to load the trained weights: "
                 f"start it with VLLM_SERVER_DEV_MODE=1, as in: {COMMAND}"
             )
         if response.is_server_error:
@@ -189,7 +189,7 @@ class VllmPolicy:
         if not mean <= MOST_APART:  # NaN is refused too
             raise InvalidInput(
                 f"the vLLM server at {self._url} and the trainer differ by {mean:.3g} in the log-probability of a "
-                f"token, and {MOST_APART} is the most: the server must run with --logprobs-mode processed_logprobs, "
+                f"token, expected at most {MOST_APART}: the server must run with --logprobs-mode processed_logprobs, "
                 f"without quantisation, on the same architecture, and see {self._folder} under this path"
             )
 

@@ -53,7 +53,7 @@ function follow(state, steps, status, signal, away) {
   let busy = Promise.resolve();
   watch(state.one.id, signal, (change) => {
     if (change.away) {
-      away(`${change.away} What was shown stays here, and the page goes on by itself.`);
+      away(`${change.away} The steps so far stay visible, and the page continues when the server answers.`);
       return;
     }
     away("");
@@ -167,7 +167,7 @@ function stripView(one, name) {
   });
   box.append(
     picture,
-    el("figcaption", {}, el("span.legend", {}, used.map(tierChip)), el("span.faint", {}, `${stepsOf(one)}; low bars were refused, full height is reward`), count > 10 ? form : null),
+    el("figcaption", {}, el("span.legend", {}, used.map(tierChip)), el("span.faint", {}, `${stepsOf(one)}; low bars are refused calls, full-height bars are rewards`), count > 10 ? form : null),
   );
   return box;
 }

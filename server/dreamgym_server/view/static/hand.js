@@ -48,7 +48,7 @@ export async function handSection(one, signal) {
     try {
       const given = Object.fromEntries([...fields.querySelectorAll("[name]")].map((input) => [input.name, read(input)]).filter(([, value]) => value !== undefined));
       const result = await send("call", { id: one.id, tool: chosen.value, arguments: given });
-      answer.textContent = result.uncounted ? `It was no step: ${result.text}` : "";
+      answer.textContent = result.uncounted ? `The call was not a step: ${result.text}` : "";
     } catch (error) {
       answer.textContent = error.message;
     }
@@ -58,7 +58,7 @@ export async function handSection(one, signal) {
 }
 
 function field(name, schema, required) {
-  const words = `${name}${required ? "" : " (may be left out)"}`;
+  const words = `${name}${required ? "" : " (optional)"}`;
   if (Array.isArray(schema.enum)) return el("label", {}, words, el("select", { name, "data-type": "json" }, [required ? [] : el("option", { value: "" }, "–"), schema.enum.map((value) => el("option", { value: JSON.stringify(value) }, String(value)))]));
   const type = schema.type;
   if (type === "boolean") return el("label", {}, words, el("select", { name, "data-type": "json" }, required ? [] : el("option", { value: "" }, "–"), el("option", { value: "true" }, "yes"), el("option", { value: "false" }, "no")));

@@ -53,7 +53,7 @@ function pairList(found) {
   }
   section.append(list);
   if (found.total > found.pairs.length) {
-    section.append(el("p.faint", {}, `The newest ${found.pairs.length} of ${plural(found.total, "such task")}. The others are found from an episode of theirs.`));
+    section.append(el("p.faint", {}, `The newest ${found.pairs.length} of ${plural(found.total, "such task")}. To find another pair, open one of its episodes.`));
   }
   return section;
 }

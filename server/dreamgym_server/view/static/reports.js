@@ -7,7 +7,7 @@ import { empty, episodeLink } from "./parts.js";
 export async function reportsView(given, { signal }) {
   const { reports } = await ask("reports", {}, signal);
   const heading = el("h1", {}, "Fidelity");
-  if (!reports.length) return [heading, el("p.lead", {}, "How often a dream answers as reality did, measured on recordings that it does not know."), empty("No report is in a run folder that is shown here. ", el("code", {}, "dreamgym fidelity ENV --out RUNFOLDER"), " writes one, or ", el("code", {}, "dreamgym check"), ", and ", el("code", {}, "dreamgym view RUNFOLDER"), " shows it.")];
+  if (!reports.length) return [heading, el("p.lead", {}, "How often a dream gives the same answer as reality, measured on recordings that the dream does not have."), empty("No report is in a run folder that is shown here. ", el("code", {}, "dreamgym fidelity ENV --out RUNFOLDER"), " writes one, or ", el("code", {}, "dreamgym check"), ", and ", el("code", {}, "dreamgym view RUNFOLDER"), " shows it.")];
   const name = reports.some((one) => one.name === given.name) ? given.name : reports[0].name;
   const report = await ask("report", { name }, signal);
   const others = reports.length > 1 ? el("ul", {}, reports.map((one) => el("li", {}, el("a", { href: link("reports", { name: one.name }), "aria-current": one.name === name ? "true" : null }, one.name === "." ? "this folder" : one.name), " ", el("span.faint", {}, one.about)))) : null;
@@ -16,7 +16,7 @@ export async function reportsView(given, { signal }) {
     heading,
     others,
     el("p.lead", {}, report.about),
-    hasLinks ? el("p.faint", {}, "A number leads to the steps that it is the mean of.") : report.settings.length ? el("p.note", {}, "This report was written without the steps behind its numbers; measured again, it has them.") : null,
+    hasLinks ? el("p.faint", {}, "A number leads to the steps that it is the mean of.") : report.settings.length ? el("p.note", {}, "This report was written without the steps behind its numbers. Measure again to get them.") : null,
     ...report.settings.flatMap((one) => setting(one, report.places, name)),
     report.differences ? section(report.differences, name) : null,
   ].filter(Boolean);

@@ -12,7 +12,7 @@ export async function trainingView(given, { signal, about, away }) {
   const { runs } = await ask("runs", {}, signal);
   const heading = el("h1", {}, "Training");
   if (!runs.length) {
-    const hint = about.folder ? "This run folder holds no metrics.jsonl yet. The curves are drawn when the first update is written." : "Training is shown of a run folder: ";
+    const hint = about.folder ? "This run folder does not contain a metrics.jsonl yet. The curves appear after the first update." : "Training is shown for a run folder: ";
     return [heading, empty(hint, about.folder ? "" : el("code", {}, "dreamgym view RUNFOLDER"))];
   }
   const names = runs.map((run) => run.name);

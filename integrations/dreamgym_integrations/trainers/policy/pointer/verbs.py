@@ -87,8 +87,8 @@ def learn_verbs(trajectories: Iterable[Trajectory], reader: Reader) -> list[Verb
     verbs = [verb for tool in sorted(used.keys() & offered) for verb in _verbs_of(tool, used[tool], reader.schema)]
     if not any(verb.points_at for verb in verbs):
         raise InvalidInput(
-            f"no recorded call names what its reader knows, of the tools {', '.join(sorted(offered)) or 'of nobody'}: "
-            "a policy cannot point there; take --policy tiny or a language model"
+            f"no recorded call of the reader's tools ({', '.join(sorted(offered)) or 'none'}) has an entity that the "
+            "reader knows as an argument, so a policy cannot point at entities: use --policy tiny or a language model"
         )
     return verbs
 
