@@ -1,13 +1,14 @@
-"""How far a dream of ALFWorld on objects answers as the game does, and which new goals its rooms give.
+"""Measure how often a dream of ALFWorld on objects answers as the game does, and which new goals its rooms give.
 
     python benchmarks/alfworld_objects.py [--data FOLDER] [--games 100] [--nearest 20]
     python benchmarks/alfworld_objects.py --goals 20
 
-So many episodes of each game are recorded by the behaviour `mixed`; others, by `mixed` and by `handcoded`, are played
-again in a dream of them. `one step`: each command is asked in the state that the commands before it led to in the game,
-as the reader knows it. `played along`: in the state that the dream's own answers led to, so that one thing that nobody
-recorded counts in each later step that it takes part in. Wrongly refused is the share of what the game accepts.
-`nearest` answers the same commands without the dream of objects, in fewer games. CPU seconds of one thread.
+Episodes of each game are recorded by the behaviour `mixed`. Other episodes, by `mixed` and by `handcoded`, are replayed
+in a dream of them. `one step`: each command is asked in the state that the commands before it led to in the game, as
+the reader knows it. `played along`: each command is asked in the state that the dream's own answers led to, so that one
+thing that nobody recorded counts in each later step that involves it. Wrongly refused is a share of the commands that
+the game accepts. `nearest` answers the same commands without the dream of objects, in fewer games. Times are CPU
+seconds of one thread.
 """
 
 from __future__ import annotations
@@ -35,30 +36,30 @@ from dreamgym.schema import schema_of
 from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Trajectory
 
 EPISODES = (1, 2, 4, 8)
-"""Recorded episodes a game."""
+"""Numbers of recorded episodes per game."""
 HELD_OUT = 2
-"""Episodes of each behaviour a game that are compared."""
+"""Episodes per behaviour and game that are compared."""
 STUDY = {1: r"83 / 10 \| 89 / 4", 2: r"88 / 7 \| 96 / 2", 4: r"92 / 5 \| 99 / 0", 8: r"95 / 2 \| 99 / 0"}
-"""The object dream of the feasibility study, whose rules were written by hand: other episodes, other games."""
+"""Figures of the feasibility study's object dream with rules written by hand, on other episodes of other games."""
 GOALS_FROM = 4
-"""Recorded episodes a game that new goals are sought in."""
+"""Recorded episodes per game from which new goals are made."""
 
 
 @dataclass
 class Counts:
-    """What came of the same commands."""
+    """Counts of a dream's answers to commands, compared with the game's answers."""
 
     steps: int = 0
     right: int = 0
     accepted: int = 0
     refused: int = 0
-    """Of those that the game accepted."""
+    """Refused commands among those that the game accepted."""
     false_wins: int = 0
     missed_wins: int = 0
     seconds: float = 0.0
 
     def see(self, observation: str, is_error: bool, real: StepResult) -> None:
-        """One answer beside the game's."""
+        """Compare one answer with the game's."""
         self.steps += 1
         self.right += observation == real.observation
         self.accepted += not real.is_error
@@ -69,7 +70,7 @@ class Counts:
 
 
 async def recorded(real: Alfworld, tasks: Sequence[Task], behaviour: str, seeds: range) -> list[Trajectory]:
-    """Episodes of the real game, one for each task and seed."""
+    """Play episodes of the real game, one for each task and seed."""
     environment, made = real.create(), list[Trajectory]()
     for number, task in enumerate(tasks):
         made += [
@@ -87,12 +88,12 @@ async def recorded(real: Alfworld, tasks: Sequence[Task], behaviour: str, seeds:
 
 
 def one_step(known: ObjectWorlds, episodes: Sequence[Trajectory]) -> Counts:
-    """Each command in the state that the game's own answers led to."""
+    """Ask each command in the state that the game's own answers led to."""
     counts = Counts()
     for trajectory in episodes:
         episode = known.episode(trajectory.task)
         for step in trajectory.transitions:
-            if episode is None:  # it is left to other tiers, here to none
+            if episode is None:  # the dream of objects leaves the task to other tiers; here there are none
                 counts.see("", True, step.result)
                 continue
             before = episode.state
@@ -104,9 +105,9 @@ def one_step(known: ObjectWorlds, episodes: Sequence[Trajectory]) -> Counts:
 
 
 async def played_along(dream: DreamEnvironment, episodes: Sequence[Trajectory]) -> Counts:
-    """The commands one after the other in the dream, until either ends."""
+    """Play the commands one after the other in the dream, until the dream or the commands end."""
     counts = Counts()
-    await dream.reset(episodes[0].task)  # what is learned once is not counted
+    await dream.reset(episodes[0].task)  # the dream learns only once, which is not counted
     begun = time.process_time()
     for trajectory in episodes:
         result = await dream.reset(trajectory.task)
@@ -122,7 +123,7 @@ async def played_along(dream: DreamEnvironment, episodes: Sequence[Trajectory]) 
 
 
 async def fidelity(real: Alfworld, games: int, nearest: int) -> None:
-    """The table of answers."""
+    """Print the table of answers."""
     tasks = real.tasks("train")[:games]
     held_out = {
         name: await recorded(real, tasks, name, range(1_000_000, 1_000_000 + HELD_OUT))
@@ -171,7 +172,7 @@ async def fidelity(real: Alfworld, games: int, nearest: int) -> None:
 
 
 async def goals(real: Alfworld, games: int, shown: int) -> None:
-    """New goals of the rooms, and whether the game agrees."""
+    """Print new goals of the rooms, and how often the game agrees."""
     tasks = real.tasks("train")[:games]
     known = ObjectWorlds.of(await recorded(real, tasks, "mixed", range(GOALS_FROM)), real.reader, real.goals)
     variation = goal_variation(real.spec, known)
@@ -202,7 +203,7 @@ async def is_reached(real: Alfworld, known: ObjectWorlds, task: Task) -> bool:
     check, reader = schema_of(task.metadata["success"]), real.reader
 
     class Watched:
-        """The game, until the check holds."""
+        """The game, which ends as soon as the check holds."""
 
         def __init__(self) -> None:
             self.tools = ()

@@ -1,11 +1,12 @@
-"""What a step and a start of ALFWorld cost in its package, through our adapter of it, and in our own engine.
+"""Measure what a step and a start of ALFWorld cost in its package, through our adapter, and in our own engine.
 
     python benchmarks/alfworld_steps.py [--data FOLDER] [--games 6]
 
-All play the same commands of a hand-coded player on the same games. CPU seconds: of this process and its worker for the
-adapter, of a process of its own for the package, of this process for the own engine: as an environment, and its rules
-alone, with and without the list of all possible commands at each step. Without dreamgym[alfworld] only the last three
-are measured. Not called alfworld.py: a script's folder is searched first, and the package would be hidden by it.
+All play the same commands of a hand-coded player on the same games. CPU seconds are those of this process and its
+worker for the adapter, of a separate process for the package, and of this process for the own engine. The own engine is
+measured as an environment, and as rules alone with and without the list of all possible commands at each step. Without
+dreamgym[alfworld], only these three are measured. This file must not be called alfworld.py: Python searches the
+script's folder first, and the file would hide the package.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from dreamgym.episode import play
 from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall
 
 REPEATS = 50
-"""How often the own engine plays each game: once takes less than the clock can tell."""
+"""How often the own engine plays each game; a single play is too short for the clock."""
 Episode = dict[str, Any]
-"""The PDDL problem of a game, the commands that were said and the answers with the possible commands."""
+"""The PDDL problem of a game, the commands, and the answers with the possible commands."""
 Rows = dict[str, tuple[float, float, float]]
-"""CPU seconds of all first starts, of all later starts and of all steps, by what was measured."""
+"""CPU seconds of all first starts, of all later starts and of all steps, by the name of the row."""
 
 
 def bare(episodes: list[Episode]) -> dict[str, float]:
-    """The package as its own scripts use it. Gives CPU seconds by what was done, and what was answered."""
+    """Run the package as its own scripts do; return CPU seconds of starts and steps, and `same`: 1 if answers agree."""
     textworld = importlib.import_module("textworld")
     package = importlib.import_module("alfworld.agents.environment.alfred_tw_env")
     info = importlib.import_module("alfworld.info")
@@ -73,7 +74,7 @@ def cpu_s(real: Alfworld) -> float:
 
 
 async def adapted(real: Alfworld, tasks: list[Task]) -> tuple[dict[str, float], list[Episode]]:
-    """The adapter: a first episode of each game, then the same commands again."""
+    """Run the adapter: a first episode of each game, then the same commands again."""
     environment = real.create()
     await environment.reset(tasks[0])  # the worker's own start is not counted
     spent = {"build": 0.0, "start": 0.0, "steps": 0.0}
@@ -99,7 +100,7 @@ async def adapted(real: Alfworld, tasks: list[Task]) -> tuple[dict[str, float], 
 
 
 async def own(data: JsonObject, tasks: list[Task], *, repeats: int) -> tuple[Rows, list[Episode]]:
-    """The own engine: as an environment, and its rules with and without the lists of commands."""
+    """Run the own engine as an environment, and its rules with and without the lists of commands."""
     real = alfworld(data)
     rows: Rows = {}
     environment, episodes, spent = real.create(), list[Episode](), {"start": 0.0, "steps": 0.0, "first": 0.0}
@@ -137,7 +138,7 @@ async def own(data: JsonObject, tasks: list[Task], *, repeats: int) -> tuple[Row
 
 
 def main() -> None:
-    """Measure all that is here and print."""
+    """Measure all that is installed and print."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", help="Folder with the games. Default: the variable ALFWORLD_DATA.")
     arguments.add_argument("--games", type=int, default=6, help="How many games are played.")

@@ -1,12 +1,12 @@
-"""Whether a dream rewards the winning calls of another task: the reward attack that needs no words.
+"""Test whether a dream rewards the winning calls of another task: a reward attack that needs no words.
 
     dreamgym collect scienceworld --agent mixed --episodes 100 --out runs/scienceworld.jsonl
     python benchmarks/another_task.py runs/scienceworld.jsonl [FILE ...] [--attacks 60]
 
-Each file holds recorded episodes of the environment that it is named after, all of which the dream (`nearest`) knows.
-An attack takes a recorded success and the task of another recording, with another goal, and makes the winning calls in
-the view in which they won. The last columns are of the same attacks on a dream that takes every recording for one of
-the running task, which shows that they would earn.
+Each file contains recorded episodes of the environment that it is named after; the dream (`nearest`) knows all of them.
+An attack takes a recorded success and the task of another recording, with another goal. It makes the winning calls
+after the first view of the success. The last columns show the same attacks on a dream that treats every recording as
+one of the running task: there they earn a reward.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from dreamgym.types import Task, Trajectory
 
 
 class Credulous(MemoryBuffer):
-    """Takes every recording for one of the running task."""
+    """A buffer that treats every recording as one of the running task."""
 
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
-        """As MemoryBuffer, but that."""
+        """The demonstrations of MemoryBuffer, all marked as of the same goal."""
         return tuple(one.model_copy(update={"same_goal": True}) for one in await super().nearest(retrieval))
 
 
 def tasks_of(recorded: Sequence[Trajectory], count: int) -> list[Task]:
-    """The recorded tasks in a drawn order, again and again until there are enough; each time under another id."""
+    """`count` recorded tasks in random order, repeated if there are too few, each with an id of its own."""
     tasks = list({one.task.id: one.task for one in recorded}.values())
     draw = Random(0)
     drawn = [task for _ in range(-(-count // len(tasks))) for task in draw.sample(tasks, len(tasks))][:count]
@@ -48,7 +48,7 @@ def tasks_of(recorded: Sequence[Trajectory], count: int) -> list[Task]:
 async def rewarded(
     spec: EnvironmentSpec, buffer: MemoryBuffer, recorded: Sequence[Trajectory], count: int, *, checks: bool
 ) -> Rate:
-    """How many attacks earn; `checks` leaves the tasks their own checks."""
+    """Rate of attacks that earn a reward; the tasks keep their own checks only if `checks`."""
     tasks = tasks_of(recorded, count)
     if not checks:
         tasks = [task.model_copy(update={"metadata": {}}) for task in tasks]
@@ -64,7 +64,7 @@ async def rewarded(
 
 
 def table(files: Sequence[Path], count: int) -> Iterator[str]:
-    """One row for each environment."""
+    """Lines of the table, with one row for each environment, and the total."""
     yield "| environment | episodes known | successes | attacks | rewarded | if goals are ignored: attacks | rewarded |"
     yield "|---|---|---|---|---|---|---|"
     total = earned = 0

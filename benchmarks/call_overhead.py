@@ -1,10 +1,10 @@
-"""CPU per tool call, beside the plain low-level server of the MCP SDK.
+"""Measure the CPU time per tool call, compared with the plain low-level server of the MCP SDK.
 
 Three servers, each a process of its own, answer the same calls of the same clients in turn, round by round: the SDK's
 low-level server with a tool that does nothing (stateless, plain JSON), ours with an immediate model, no retrieval and
-episodes in memory, and ours with episodes in PostgreSQL. CPU is the server process's own, of its best round. Episodes
-are created beforehand and none ends, so that nothing is archived. All three collect garbage as `dreamgym-serve` does.
-Ours / SDK must stay under 1.5.
+episodes in memory, and ours with episodes in PostgreSQL. CPU is that of the server process alone, in its best round.
+Episodes are created beforehand and none ends, so that nothing is archived. All three collect garbage as
+`dreamgym-serve` does. Ours / SDK must stay under 1.5.
 
     python benchmarks/call_overhead.py --calls 1280 --rounds 5
 """
@@ -56,14 +56,14 @@ SERVERS = ("sdk", "ours", "ours, PostgreSQL")
 
 
 class ImmediateModel:
-    """Answers the same at once, and wants to be shown nothing."""
+    """Gives a constant answer at once, and needs no demonstrations."""
 
     name = "immediate"
     demonstrations = 0
     learns_from_dreams = False
 
     async def predict(self, query: Query) -> Prediction:
-        """No thinking: the time of a step is all ours."""
+        """Return at once, so that the time of a step is the time of our code."""
         return Prediction(
             observation=ANSWER, next_state=ANSWER, provenance=Provenance(tier=Tier.MODEL, model=self.name)
         )
@@ -82,13 +82,13 @@ class Row:
     calls: int
     calls_per_s: float
     cpu_us: float
-    """Of the server, per call."""
+    """CPU time of the server per call."""
     ratio: float
-    """To the SDK's server in the same era at as many sessions."""
+    """CPU time relative to the SDK's server in the same era with as many sessions."""
 
 
 def spec() -> EnvironmentSpec:
-    """One tool, and episodes that do not end."""
+    """An environment with one tool and episodes that do not end."""
     task = Task(id="walk", env=ENV, instruction="Walk.", initial_state=ANSWER)
     return EnvironmentSpec.model_validate(
         {"name": ENV, "tools_list": {"tools": [TOOL]}, "max_steps": STEPS + 1, "tasks": [task]}
@@ -96,7 +96,7 @@ def spec() -> EnvironmentSpec:
 
 
 def plain() -> Any:
-    """The SDK's own server, as its documentation writes it."""
+    """The SDK's own server, written as in its documentation."""
 
     async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[types.Tool.model_validate(TOOL)])
@@ -114,7 +114,7 @@ def plain() -> Any:
 
 
 def serve(kind: str, dsn: str | None, profile: str | None, pipe: Connection) -> None:
-    """A server process: says its URL, then its CPU seconds whenever asked, until told to stop."""
+    """Run a server: send its URL, then its CPU seconds for each True that comes, until False comes."""
 
     async def until_told() -> None:
         async with AsyncExitStack() as stack:
@@ -150,7 +150,7 @@ async def process(kind: str, dsn: str | None, profile: str | None) -> AsyncItera
     here, there = context.Pipe()
     child = context.Process(target=serve, args=(kind, dsn, profile, there))
     child.start()
-    there.close()  # a server that does not start is an EOFError, not a silence
+    there.close()  # so that a server that does not start raises EOFError here, instead of an endless wait
 
     def cpu() -> float:
         here.send(True)
@@ -165,7 +165,7 @@ async def process(kind: str, dsn: str | None, profile: str | None) -> AsyncItera
 
 
 class Client:
-    """A kept connection that sends what it is given and reads the answer; as little work as can be."""
+    """A kept connection that sends given bytes and reads the answer, with as little work as possible."""
 
     def __init__(self, url: str) -> None:
         self._host = urlsplit(url).netloc
@@ -176,7 +176,7 @@ class Client:
         self._reader, self._writer = await asyncio.open_connection(host, int(port))
 
     async def post(self, path: str, body: bytes, headers: str = "") -> bytes:
-        """One request."""
+        """Send one request; return the body of the answer."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
             f"Accept: application/json, text/event-stream\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
@@ -194,7 +194,7 @@ class Client:
 
 
 def call(era: str, number: int) -> tuple[bytes, str]:
-    """A tools/call of this era: body and headers."""
+    """Body and headers of a tools/call in this era of the protocol."""
     direction = ("north", "east", "south", "west")[number % 4]
     params: JsonObject = {"name": "go", "arguments": {"direction": direction}}
     headers = f"MCP-Protocol-Version: {ERAS[era]}\r\n"
@@ -208,7 +208,7 @@ def call(era: str, number: int) -> tuple[bytes, str]:
 
 
 async def episodes_of(url: str, count: int) -> list[str]:
-    """The paths of new episodes."""
+    """Create episodes; return their paths."""
     client = Client(url)
     await client.open()
     paths = []
@@ -220,7 +220,7 @@ async def episodes_of(url: str, count: int) -> list[str]:
 
 
 async def played(url: str, kind: str, era: str, sessions: int, calls: int) -> Callable[[], Awaitable[int]]:
-    """Everything made ready to play `calls` calls over `sessions` connections; the number of them made."""
+    """Prepare `calls` calls over `sessions` connections; return a function that makes them and counts them."""
     each = max(STEPS, calls // sessions // STEPS * STEPS)
     clients = [Client(url) for _ in range(sessions)]
     await asyncio.gather(*(client.open() for client in clients))
@@ -245,7 +245,7 @@ async def played(url: str, kind: str, era: str, sessions: int, calls: int) -> Ca
 
 
 async def measure(calls: int, rounds: int, kinds: list[str], dsn: str | None, profile: str | None) -> list[Row]:
-    """All rows; the servers take turns, so that whatever else the machine does meets them all."""
+    """Measure all rows. The servers take turns, so that other load on the machine affects all of them."""
     best: dict[tuple[str, str, int], tuple[float, float, int]] = {}
     async with AsyncExitStack() as stack:
         servers = {}
@@ -270,7 +270,7 @@ async def measure(calls: int, rounds: int, kinds: list[str], dsn: str | None, pr
 
 
 def table(rows: list[Row]) -> str:
-    """The rows for a person."""
+    """The rows as a text table."""
     header = f"{'server':<18} {'era':<10} sessions  calls  calls/s  CPU us/call  ratio"
     ordered = sorted(rows, key=lambda row: (row.era, row.sessions, SERVERS.index(row.server)))
     lines = (

@@ -1,12 +1,11 @@
-"""What a cluster gives and costs: episodes a second on 1, 2 and 4 workers, overhead an episode, and killed nodes.
+"""Measure a cluster: episodes a second on 1, 2 and 4 workers, overhead per episode, and the effect of killed nodes.
 
-Every node of the cluster is a raylet of its own on this machine with one worker; nodes are killed with SIGKILL while
-episodes are played, and each time a new one takes the place. The environment answers after a wait, as a hosted model
-does, or at once. Each table compares with the same episodes played in this process, of which the digest is that of the
-written file.
+Every node of the cluster is a separate raylet on this machine with one worker. Nodes are killed with SIGKILL while
+episodes are played, and a new node replaces each. The environment answers after a wait, as a hosted model does, or at
+once. Each table compares with the same episodes played in this process. The digest is that of the written file.
 
 - lost: planned episodes that are not in the file;
-- doubled: lines of the file beyond one an episode.
+- doubled: lines of the file beyond one per episode.
 
     python benchmarks/cluster.py --episodes 400 --kills 10
 """
@@ -42,12 +41,12 @@ WORKERS = (1, 2, 4)
 PLACES = 4
 """Episodes at once in each worker."""
 WAIT_S = 0.05
-"""What a step waits, as for a hosted model."""
+"""Wait of a step, as for a hosted model."""
 STEPS = 5
 NODE = {"num_cpus": 1, "object_store_memory": 100_000_000}
 EPISODES_A_KILL = 300
 PAUSE_S = (1.0, 4.0)
-"""Play between two kills: at least, at most."""
+"""Shortest and longest time of play between two kills."""
 TOOL: JsonObject = {"name": "draw", "inputSchema": {"type": "object", "properties": {}}}
 
 
@@ -82,7 +81,7 @@ async def draw(first: StepResult, environment: Environment, seed: int) -> None:
 
 
 class RealLots:
-    """The environment, as the file's name brings it."""
+    """The real environment that `dreamgym` loads by this file's name."""
 
     behaviours = {"draw": draw}  # noqa: RUF012  the protocol's
 
@@ -99,7 +98,7 @@ class RealLots:
         )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The only one; episodes differ by their seeds."""
+        """The only task; episodes differ by their seeds."""
         return [Task(id="draw", env="lots", instruction="Draw.")]
 
     def create(self) -> Lots:
@@ -107,12 +106,12 @@ class RealLots:
 
 
 def lots(options: JsonObject) -> RealLots:
-    """What an environment's place names."""
+    """Load the environment; `benchmarks/cluster.py:lots` names this function."""
     return RealLots(options)
 
 
 class Played(NamedTuple):
-    """What became of some episodes."""
+    """The outcome of some episodes."""
 
     seconds: float
     lost: int
@@ -124,7 +123,7 @@ class Played(NamedTuple):
 
 @contextmanager
 def nodes(count: int) -> Iterator[Cluster]:
-    """A cluster of so many nodes on this machine, besides a head that plays nothing."""
+    """Start a cluster of `count` nodes on this machine, and a head that plays nothing."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "object_store_memory": NODE["object_store_memory"], "include_dashboard": False}
@@ -138,7 +137,7 @@ def nodes(count: int) -> Iterator[Cluster]:
 
 
 async def played(job: Playing, players: Sequence[Play], episodes: int) -> Played:
-    """Play so many episodes, and look at the file."""
+    """Play the episodes, and check the file."""
     task = RealLots({}).tasks("train")
     planned = plan("draw", "", task, episodes, 0)
     with tempfile.TemporaryDirectory() as folder:
@@ -153,20 +152,20 @@ async def played(job: Playing, players: Sequence[Play], episodes: int) -> Played
 
 
 def job_of(wait_s: float, places: int) -> Playing:
-    """Episodes with this wait, so many at once in a process."""
+    """A job whose steps wait `wait_s`, with `places` episodes at once in a process."""
     spec = RealLots({"wait_s": wait_s}).spec
     return Playing(spec, spec, Against.REAL, "draw", places, None, None, None)
 
 
 async def here(wait_s: float, places: int, episodes: int) -> Played:
-    """In this process, as without a cluster."""
+    """Play in this process, as without a cluster."""
     job = job_of(wait_s, places)
     async with job.players(None, places) as players:
         return await played(job, players, episodes)
 
 
 async def there(address: str, wait_s: float, places: int, episodes: int) -> Played:
-    """On a cluster; the start of its workers is not counted."""
+    """Play on a cluster; the start of its workers is not counted."""
     job = job_of(wait_s, places)
     async with clusters.workers(address, job, places) as crew:
         await crew.ready(crew.places)
@@ -174,7 +173,7 @@ async def there(address: str, wait_s: float, places: int, episodes: int) -> Play
 
 
 async def rates(episodes: int) -> None:
-    """Episodes a second, and overhead."""
+    """Print the tables of episodes a second and of overhead."""
     print(f"{PLACES} episodes at once in each worker, {STEPS} steps of {WAIT_S * 1000:g} ms:\n")
     print("| where | episodes | seconds | episodes a second | lost | doubled | digest |\n|---|---|---|---|---|---|---|")
 
@@ -231,7 +230,7 @@ def kills(wanted: int, seed: int) -> None:
 
 
 async def run(args: argparse.Namespace) -> None:
-    """All that was asked for."""
+    """Run the parts that the arguments ask for."""
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores.\n")
     if args.episodes:
         await rates(args.episodes)

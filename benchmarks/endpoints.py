@@ -1,4 +1,4 @@
-"""How many steps a dream answers with language models behind endpoints of every kind.
+"""Count the steps that a dream answers with language models behind endpoints of every kind.
 
     python benchmarks/endpoints.py [--episodes 16] [--steps 4] [--seeds 5]
 
@@ -6,8 +6,8 @@ Each endpoint is a real HTTP server in this process. The episodes are played at 
 is the language model. The clock jumps over every wait, so that minutes of rate limits pass in a moment: `seconds` are
 those that a run would take. `calls` are all requests that the endpoint saw, `refused` those that it did not answer.
 
-The second table is of runs of about two hours at limited endpoints, 16 questions at once, with answers of random length
-and duration: how far the prediction of the time that is left was off at some minutes, at most over the seeds.
+The second table is about runs of about two hours at limited endpoints, with 16 requests at once and answers of random
+length and duration. It shows the error of the predicted remaining time after some minutes, the largest over the seeds.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ TOOL: JsonObject = {
     "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
 }
 LOOKS = (5, 10, 30, 60)
-"""Minutes after the start."""
+"""Minutes after the start at which the prediction is compared."""
 SPEC = EnvironmentSpec(name="notes", tools_list=({"tools": [TOOL]},), max_steps=1_000)
 
 
 async def play(endpoint: FakeEndpoint, episodes: int, steps: int) -> tuple[int, float, set[str]]:
-    """Steps that were answered rightly, seconds, and why others failed."""
+    """Play the episodes; return the number of rightly answered steps, the seconds, and why other steps failed."""
     failures: set[str] = set()
 
     async def episode(number: int) -> int:
@@ -71,7 +71,7 @@ async def play(endpoint: FakeEndpoint, episodes: int, steps: int) -> tuple[int, 
 
 
 def main() -> None:
-    """Play at every kind and print the table."""
+    """Play with every kind of endpoint, and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=16)
     parser.add_argument("--steps", type=int, default=4)

@@ -1,14 +1,14 @@
-"""vLLM, transformers and llama.cpp on the same prompts in the same run, and training with and without vLLM.
+"""Compare vLLM, transformers and llama.cpp on the same prompts in one run, and training with and without vLLM.
 
     python benchmarks/engines.py --experience FOLDER FILE.gguf http://127.0.0.1:8932 \
         --policy POLICY http://127.0.0.1:8931 --runs HERE THERE
 
-The servers are started as docs/training.md and docs/models.md say, with VLLM_SERVER_DEV_MODE=1, because caches are
-dropped before each round. The engines take turns in each round, so what else the machine does slows all of them.
+Start the servers as docs/training.md and docs/models.md describe, with VLLM_SERVER_DEV_MODE=1, because caches are
+dropped before each round. The engines take turns in each round, so that other load on the machine slows all of them.
 
-- `--experience`: what a dream of `examples/coin` asks the experience model in the first step of each episode. FOLDER is
-  the checkpoint that the server serves, FILE.gguf the file that it was made from.
-- `--policy`: beginnings of recorded episodes to the policy of a checkpoint folder.
+- `--experience`: the prompts of a dream of `examples/coin` to the experience model, in the first step of each episode.
+  FOLDER is the checkpoint that the server serves, FILE.gguf the file that it was made from.
+- `--policy`: beginnings of recorded episodes as prompts to the policy of a checkpoint folder.
 - `--runs`: run folders of `dreamgym train` with the same settings, without and with `--vllm`.
 """
 
@@ -48,29 +48,29 @@ RECORDED = Path("examples/coin/trajectories.jsonl")
 TURNS = 3
 """Turns whose observations are in a prompt of the policy."""
 SHOWN = 1
-"""Recorded transitions in a question to the experience model. Two cores read but 200 tokens a second."""
+"""Recorded transitions in a prompt of the experience model. Two cores read only 200 tokens a second."""
 GROUNDS = 200
-"""Recorded episodes that they are chosen from."""
+"""Recorded episodes that these transitions are chosen from."""
 WRITTEN = 16
-"""Tokens of each answer of the experience model: an answer of its own length would compare the answers."""
+"""Tokens of each answer of the experience model. The length is fixed, so that the engines do the same work."""
 ASKED_OF_THE_MODEL = frozenset({Part.RECORDED, Part.EFFECTS, Part.VIEWS, Part.CACHE, Part.CHECKS})
-"""Left out, so that each step is asked."""
+"""Parts of the dream that are left out, so that the model answers each step."""
 
 Sampler = TransformersPolicy | VllmPolicy
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One that is measured."""
+    """An engine to measure."""
 
     forget: Callable[[], None]
-    """Drops what it has cached of earlier rounds."""
+    """Drops its caches of earlier rounds."""
     play: Callable[[int, int], None]
-    """Plays a round, given its number, with so many episodes at once."""
+    """Plays a round, given its number and the number of episodes at once."""
 
 
 class Listener:
-    """A language model that keeps the questions and answers none."""
+    """A fake language model that keeps the prompts and answers none."""
 
     name = "listener"
 
@@ -94,7 +94,7 @@ class Listener:
 
 
 async def questions() -> list[Sequence[Message]]:
-    """What a dream asks its model in the first step of each episode."""
+    """The prompts of a dream to its model in the first step of each episode."""
     recorded = [*islice(read_jsonl(RECORDED, Trajectory), GROUNDS)]
     buffer, listener = MemoryBuffer(TrigramEncoder()), Listener()
     await buffer.add(recorded)
@@ -208,7 +208,7 @@ def compare_policies(folder: Path, url: str, rounds: int) -> None:
 
 
 def figures(run: Path) -> str:
-    """A run as a row: success, seconds and what the engine says of itself."""
+    """A run as a row of the table: success, seconds and the engine's own figures."""
     lines = read_record(run / "metrics.jsonl")
 
     def values(name: str) -> list[float]:

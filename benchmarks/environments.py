@@ -1,12 +1,12 @@
-"""The table of docs/environments.md: what the real environments cost here, how good play does, and how much they say.
+"""Make the table of docs/results/environments.md: costs of the real environments, success of players, sizes of texts.
 
     python benchmarks/environments.py [NAME ...] [--tasks 50] [--out docs/environments-table.md]
 
-Every environment is played in a process of its own, one episode after another: `random` for the speeds and sizes,
-`random` and `expert` for the success on the first dev tasks, with Wilson's 95 % interval. Steps per second per core are
-by the CPU time of that process and of all below it (Java, a browser), which a busy machine hardly changes; resets and
-transitions per minute are by the wall, so take them on a quiet one. What is not here is named with what brings it.
-Without names all that are registered are played.
+Every environment is played in a separate process, one episode after another: `random` for the speeds and sizes,
+`random` and `expert` for the success on the first dev tasks, with Wilson's 95 % interval. Steps per core-second use the
+CPU time of that process and of all its children (Java, a browser), which a busy machine hardly changes. Resets and
+transitions per minute use wall time, so measure them on a quiet machine. Environments that are not installed are listed
+with what they need. Without names, all registered environments are played.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ HEAD = (
     "transitions a minute",
 )
 ALIASES = ("mcp", "textworld_express")
-"""Registered names that are no environment by themselves, or another one's."""
+"""Registered names that are not an environment by themselves, or are a second name of one."""
 
 
 class Row(Frozen):
-    """What one environment showed."""
+    """The measurements of one environment."""
 
     name: str
     max_steps: int
@@ -60,7 +60,7 @@ def measured(name: str, tasks: int, seed: int) -> Row:
 
 
 def in_a_process_of_its_own(name: str, tasks: int, seed: int) -> Row | str:
-    """The same, so that no environment's processes and memory count for another; a sentence where it failed."""
+    """Call `measured` in a new process, so that environments do not affect each other; an error text if it failed."""
     command = [sys.executable, __file__, name, "--tasks", str(tasks), "--seed", str(seed), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -69,7 +69,7 @@ def in_a_process_of_its_own(name: str, tasks: int, seed: int) -> Row | str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """One line of the table."""
+    """The cells of one row."""
     random, expert = row.random, row.expert
     rate = 1 / random.step_cpu_s if random.step_cpu_s else None
     return (
@@ -86,7 +86,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[Row], absent: Sequence[tuple[str, str]], tasks: int) -> str:
-    """The table in Markdown, and what is not in it."""
+    """The table in Markdown, and the environments that are not in it."""
     head = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     body = [f"| {' | '.join(cells(row))} |" for row in rows]
     note = (
@@ -107,7 +107,7 @@ def _time(seconds: float) -> str:
 
 
 def main() -> None:
-    """Play what is named, or all that is registered, and print the table."""
+    """Play the named environments, or all registered ones, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="registered names, or module:function")
     parser.add_argument("--tasks", type=int, default=50)

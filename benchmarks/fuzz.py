@@ -1,12 +1,12 @@
-"""What malformed requests, expensive requests and too many connections do to a server, while its health is asked for.
+"""Attack a server with malformed requests, expensive requests and too many connections, and watch its health.
 
-A `dreamgym-serve` process serves a dream with redaction and a token, and a `dreamgym record` stands before a real MCP
-server; everything is drawn from `--seed`. Counted are:
+The attacked servers are a `dreamgym-serve` process that serves a dream with redaction and a token, and a `dreamgym
+record` in front of a real MCP server. `--seed` fixes all random draws. The columns are:
 
-- failed: answers with a status of 500 or more, but for 503 with a reason that is true;
-- hung: requests without an answer after ten seconds, other than those that never end themselves;
-- tracebacks in the log, and its length;
-- health: the longest wait for `/healthz` meanwhile, over a connection of its own; and how often it was refused.
+- failed: answers with a status of 500 or more, except 503 for a true reason;
+- hung: requests without an answer after ten seconds, except requests that are never completed;
+- tracebacks in the log, and the length of the log;
+- health: the longest wait for `/healthz` during the attack, over a separate connection; and how often it was refused.
 
     python benchmarks/fuzz.py --requests 6000 --sessions 500
     python benchmarks/fuzz.py --requests 600 --code FOLDER        the servers of another checkout, to compare with
@@ -50,7 +50,7 @@ FILES = 256
 """Open files that the server may have in the last two rows."""
 AT_ONCE = 16
 ROOM = MAX_BODY_BYTES - 400
-"""For what is odd in a body."""
+"""Bytes for the odd part of a body."""
 
 
 @dataclass
@@ -67,11 +67,11 @@ class Row:
     health_ms: float = 0.0
     health_refused: int = 0
     megabytes: float = 0.0
-    """By which the server's memory grew."""
+    """Growth of the server's memory."""
 
 
 class Server:
-    """The process, its log and its memory."""
+    """A server process, its log and its memory."""
 
     def __init__(self, place: Place, files: int | None, *command: str) -> None:
         with socket.socket() as probe:
@@ -98,7 +98,7 @@ class Server:
         return pages * resource.getpagesize() / 2**20
 
     def stop(self) -> None:
-        """In order, and by force where it does not."""
+        """Terminate the process; kill it if it does not end in time."""
         self._process.terminate()
         try:
             self._process.wait(STOP_S)
@@ -109,15 +109,15 @@ class Server:
 
 @dataclass
 class Place:
-    """A folder and a database of its own, and whose servers run there."""
+    """A folder and a database for the servers, and the checkout whose code they run."""
 
     home: Path
     dsn: str
     code: Path | None
-    """Another checkout; None: what is installed."""
+    """Another checkout; None for the installed packages."""
 
     def environ(self) -> dict[str, str]:
-        """Of every server."""
+        """Environment variables of every server."""
         own = {"DREAMGYM_TOKEN": TOKEN, "DREAMGYM_DSN": self.dsn, "DREAMGYM_HOME": str(self.home)}
         if self.code is not None:
             parts = ("", "server", "client", "integrations")
@@ -125,7 +125,7 @@ class Place:
         return {**os.environ, **own, "OMP_NUM_THREADS": "1"}
 
     def serve(self, files: int | None) -> Server:
-        """A dream with recordings and redaction."""
+        """Start a server of a dream with recordings and redaction."""
         folder = self.home / "coin"
         if not folder.exists():
             shutil.copytree(COIN, folder)
@@ -144,19 +144,19 @@ class Place:
         return Server(self, files, *command, "--port", "PORT")
 
     def record(self, files: int | None) -> Server:
-        """A recorder before the helpdesk."""
+        """Start a recorder in front of the helpdesk."""
         folder = tempfile.mkdtemp(dir=self.home)
         real = (sys.executable, str(STUDIES / "helpdesk" / "server.py"))
         return Server(self, files, "dreamgym", "record", "desk", "--out", folder, "--port", "PORT", "--", *real)
 
 
 def limited(files: int | None) -> list[str]:
-    """What gives a command no more open files."""
+    """Words before a command that limit its open files; none for None."""
     return [] if files is None else ["prlimit", f"--nofile={files}:{files}"]
 
 
 def mutated(chance: random.Random, value: Any, depth: int = 0) -> Any:
-    """The value with something of it replaced by what nobody expects."""
+    """The value with one part replaced by something unexpected."""
     if depth < 4 and isinstance(value, dict) and value and chance.random() < 0.8:
         key = chance.choice(sorted(value))
         return {**value, key: mutated(chance, value[key], depth + 1)}
@@ -180,7 +180,7 @@ def mutated(chance: random.Random, value: Any, depth: int = 0) -> Any:
 
 
 def body_of(chance: random.Random, message: Any) -> bytes:
-    """As bytes, some of which are no JSON."""
+    """The message, mutated, as bytes; some are not valid JSON."""
     text = json.dumps(mutated(chance, message))
     raw = text.encode("utf-8", "surrogatepass")
     if chance.random() < 0.2:
@@ -196,7 +196,7 @@ def called(**arguments: Any) -> dict[str, Any]:
 
 
 def requests_of(chance: random.Random, episode: str, token: str) -> tuple[str, str, bytes, dict[str, str]]:
-    """Method, path, body and headers of a malformed request at a door."""
+    """Method, path, body and headers of a malformed request to one of the routes."""
     base = "/envs/coin"
     doors: list[tuple[str, str, Any]] = [
         ("POST", f"{base}/episodes", {"task_id": "coin-train-0", "seed": 1, "group": "g", "idempotency_key": "k"}),
@@ -227,7 +227,7 @@ OPENED = {
     "content-type": "application/json",
     "authorization": f"Bearer {TOKEN}",
 }
-"""Headers of who has the server's token."""
+"""Headers of a client that has the server's token."""
 EXPENSIVE: dict[str, bytes] = {
     "quotes in a string that never ends": b"[" * 65 + b'"' + b'\\"' * (ROOM // 2),
     "brackets": b"[" * ROOM,
@@ -242,7 +242,7 @@ EXPENSIVE: dict[str, bytes] = {
 async def post(
     session: aiohttp.ClientSession, row: Row, method: str, url: str, body: bytes, headers: dict[str, str]
 ) -> None:
-    """Send it and count what came."""
+    """Send a request and count how it was answered."""
     row.requests += 1
     try:
         async with session.request(method, url, data=body, headers=headers) as answer:
@@ -256,7 +256,7 @@ async def post(
 
 
 async def fuzz(server: Server, row: Row, count: int, seed: int) -> None:
-    """Malformed requests at all doors."""
+    """Send malformed requests to all routes."""
     async with client(server) as session:
         made = await episode_of(session)
         chances = [random.Random(f"{seed}:{number}") for number in range(count)]
@@ -271,7 +271,7 @@ async def fuzz(server: Server, row: Row, count: int, seed: int) -> None:
 
 
 async def wire(server: Server, row: Row, count: int, seed: int) -> None:
-    """Bytes that are no HTTP."""
+    """Send bytes that are not HTTP."""
     for number in range(count):
         chance = random.Random(f"wire:{seed}:{number}")
         raw = chance.choice(
@@ -290,7 +290,7 @@ async def wire(server: Server, row: Row, count: int, seed: int) -> None:
 
 
 async def expensive(server: Server, row: Row, count: int, seed: int) -> None:
-    """Bodies that took a server hours."""
+    """Send bodies that once took a server hours."""
     async with client(server) as session:
         made = await episode_of(session)
         for body in EXPENSIVE.values():
@@ -299,7 +299,7 @@ async def expensive(server: Server, row: Row, count: int, seed: int) -> None:
 
 
 async def fuzz_websocket(server: Server, row: Row, count: int, seed: int) -> None:
-    """Malformed messages over OpenEnv's websocket; a new connection after each that is closed."""
+    """Send malformed messages over OpenEnv's websocket; reconnect after each time it is closed."""
     messages: list[Any] = [
         {"type": "reset", "data": {"seed": 1}},
         {"type": "step", "data": {"type": "call_tool", "tool_name": "act", "arguments": {"command": "look around"}}},
@@ -327,7 +327,7 @@ async def fuzz_websocket(server: Server, row: Row, count: int, seed: int) -> Non
 
 
 async def fuzz_recorder(server: Server, row: Row, count: int, seed: int) -> None:
-    """Malformed requests at all doors of a recorder."""
+    """Send malformed requests to all routes of a recorder."""
     start = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "fuzz", "version": "1"}}
     doors: list[tuple[str, Any]] = [
         ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": start}),
@@ -344,7 +344,7 @@ async def fuzz_recorder(server: Server, row: Row, count: int, seed: int) -> None
 
 
 async def expensive_recorder(server: Server, row: Row, count: int, seed: int) -> None:
-    """Bodies that took a recorder hours, to be passed on and written down."""
+    """Send bodies that once took a recorder hours to forward and to record."""
     async with client(server) as session:
         for body in EXPENSIVE.values():
             for path in ("/mcp", "/record/expensive/mcp", "/record/expensive"):
@@ -352,7 +352,7 @@ async def expensive_recorder(server: Server, row: Row, count: int, seed: int) ->
 
 
 async def half_sent(server: Server, row: Row, count: int, seed: int) -> None:
-    """Requests that are begun and not ended, without a token."""
+    """Begin requests without a token and do not complete them."""
     opened = []
     for _ in range(count):
         with suppress(OSError):
@@ -366,7 +366,7 @@ async def half_sent(server: Server, row: Row, count: int, seed: int) -> None:
 
 
 async def sessions(server: Server, row: Row, count: int, seed: int) -> None:
-    """Honest agents at once, each with connections of its own: served, or refused with 503, and never half."""
+    """Run well-behaved agents at once, with separate connections: each must be served fully, or refused with 503."""
 
     async def one() -> None:
         row.requests += 1
@@ -397,7 +397,7 @@ async def client(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def episode_of(session: aiohttp.ClientSession) -> dict[str, Any]:
-    """A new episode."""
+    """Create an episode."""
     given = {"Authorization": f"Bearer {TOKEN}"}
     async with session.post("/envs/coin/episodes", json={"seed": 1}, headers=given, raise_for_status=True) as answer:
         made: dict[str, Any] = await answer.json()
@@ -405,7 +405,7 @@ async def episode_of(session: aiohttp.ClientSession) -> dict[str, Any]:
 
 
 async def watched(server: Server, row: Row, attack: Awaitable[None]) -> None:
-    """Run the attack, and ask for the server's health meanwhile."""
+    """Run the attack, and meanwhile ask for the server's health."""
     before, logged = server.megabytes, server.log.stat().st_size
     done = threading.Event()
 
@@ -434,8 +434,8 @@ async def watched(server: Server, row: Row, attack: Awaitable[None]) -> None:
 
 
 Attack = Callable[[Server, Row, int, int], Coroutine[Any, Any, None]]
-"""Takes how many requests, and a seed."""
-# those in a row that want the same server are endured by one
+"""Takes a server, a row, the number of requests, and a seed."""
+# consecutive attacks on the same kind of server share one process
 ATTACKS: dict[str, tuple[Attack, Callable[[Place, int | None], Server], int | None]] = {
     "malformed requests": (fuzz, Place.serve, None),
     "bytes that are no HTTP": (wire, Place.serve, None),
@@ -450,7 +450,7 @@ ATTACKS: dict[str, tuple[Attack, Callable[[Place, int | None], Server], int | No
 
 @contextmanager
 def placed(code: Path | None) -> Iterator[Place]:
-    """A place of its own."""
+    """A new folder and database, removed afterwards."""
     home = Path(tempfile.mkdtemp(prefix="dreamgym-fuzz-"))
     home.chmod(0o711)
     database = EmbeddedServer.start(home / "postgres")
@@ -462,7 +462,7 @@ def placed(code: Path | None) -> Iterator[Place]:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """As Markdown."""
+    """Lines of the rows as a Markdown table."""
     head = ("attack", "requests", "answered", "failed", "hung", "tracebacks", "log kB", "health, ms", "health refused")
     yield f"| {' | '.join(head)} | memory, MB |"
     yield "|---" * (len(head) + 1) + "|"

@@ -1,11 +1,11 @@
-"""What benchmarks/gpu.sh measures: a simulator on vLLM played in episodes, and the same questions sent straight to it.
+"""Measure a simulator on vLLM for benchmarks/gpu.sh: play episodes, then send the same requests straight to vLLM.
 
     python benchmarks/gpu.py play http://127.0.0.1:8941 OUT --episodes 256 --at-once 64
     python benchmarks/gpu.py table OUT
 
-Episodes of `examples/coin` are played through the door of a dreamgym server in this process, as training plays them.
-Their commands are drawn at random, and every step is asked of the model. The very requests that this sent are then sent
-again by a bare HTTP client, as many at once, after the server has dropped its prefix cache. Nothing is stored.
+Episodes of `examples/coin` are played through a dreamgym server in this process, as training plays them. Their commands
+are drawn at random, and the model answers every step. Then vLLM drops its prefix cache, and a bare HTTP client sends
+the same requests again, as many at once. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ COMMANDS = ("move north", "move east", "move south", "move west", "look around",
 GROUNDS = 400
 """Recorded episodes that ground the simulation."""
 ASKED_OF_THE_MODEL = frozenset({Part.RECORDED, Part.EFFECTS, Part.VIEWS, Part.CACHE})
-"""Left out, so that each step is asked."""
+"""Parts of the dream that are left out, so that the model answers each step."""
 FIGURES = "figures.json"
 
 
 class Load(Frozen):
-    """One way to load the server, and what came of it."""
+    """The load on vLLM in one of the two ways."""
 
     questions: int
     prompt_tokens: int
@@ -58,7 +58,7 @@ class Load(Frozen):
 
 
 class Figures(Frozen):
-    """Both ways."""
+    """The figures of both ways."""
 
     model: str
     at_once: int
@@ -71,7 +71,7 @@ class Figures(Frozen):
 
 
 class Recorder:
-    """Asks another language model and keeps the requests as they are sent."""
+    """Wraps a language model and keeps the requests as they are sent."""
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
@@ -102,13 +102,13 @@ class Recorder:
 
 
 class Server:
-    """A vLLM server's own routes."""
+    """Client of a vLLM server's own routes."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.AsyncClient(base_url=url, timeout=None, limits=httpx.Limits(max_connections=None))
 
     async def counted(self) -> tuple[float, float]:
-        """Tokens that the prefix cache was asked for, and those that it had, since the server started."""
+        """Return the tokens looked up in the prefix cache, and those found in it, since the server started."""
         text = (await self._http.get("/metrics")).raise_for_status().text
         asked, had = (
             sum(float(found) for found in re.findall(rf"^vllm:prefix_cache_{name}_total\{{.*\}} (\S+)$", text, re.M))
@@ -121,7 +121,7 @@ class Server:
         (await self._http.post("/reset_prefix_cache")).raise_for_status()
 
     async def send(self, model: str, request: JsonObject) -> JsonObject:
-        """One chat completion: its `usage`."""
+        """Send one chat completion; return its `usage`."""
         answer = await self._http.post("/v1/chat/completions", json={"model": model, **request})
         usage: JsonObject = answer.raise_for_status().json()["usage"]
         return usage
@@ -131,7 +131,7 @@ class Server:
 
 
 async def play_episode(environment: RemoteEnvironment, task: Task, seed: int) -> tuple[int, int]:
-    """Steps with an answer, and without one."""
+    """Play an episode; return the numbers of steps with an answer and without one."""
     draw, steps = random.Random(seed), 0
     result = await environment.reset(task, seed=seed)
     try:
@@ -147,7 +147,7 @@ async def play_episode(environment: RemoteEnvironment, task: Task, seed: int) ->
 
 
 async def play(url: str, episodes: int, at_once: int, steps: int) -> Figures:
-    """Play the episodes, then send their questions again."""
+    """Play the episodes, then send their requests again."""
     recorded = [*islice(read_jsonl(Path("examples/coin/trajectories.jsonl"), Trajectory), GROUNDS)]
     buffer = MemoryBuffer(TrigramEncoder())
     await buffer.add(recorded)
@@ -203,7 +203,7 @@ async def play(url: str, episodes: int, at_once: int, steps: int) -> Figures:
 
 
 def table(out: Path) -> None:
-    """Print what was measured into a folder."""
+    """Print the table of the figures in a folder."""
     found = Figures.model_validate_json((out / FIGURES).read_text(encoding="utf-8"))
     one, other = found.dreamgym, found.raw
 

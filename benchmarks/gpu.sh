@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# A simulator and a policy on vLLM, measured on a GPU machine by one command, which prints one table:
+# Measures a simulator and a policy on vLLM on a GPU machine, and prints one table:
 #
 #     bash benchmarks/gpu.sh
 #
-# 1. MODEL is served as the experience model: episodes through dreamgym, then the same questions sent straight to it.
+# 1. vLLM serves MODEL as the experience model: episodes through dreamgym, then the same requests straight to vLLM.
 # 2. POLICY learns the recorded episodes, is served, and takes GRPO updates whose episodes the server samples.
 #
-# What is done already in OUT is not done again: after a failure the same command goes on.
+# What is already done in OUT is not repeated: after a failure the same command continues.
 #
-# It wants a checkout with `pip install -c constraints.txt '.[train,server,textworld-express]'`, and vLLM in an
-# environment of its own (docs/training.md), whose Python DREAMGYM_VLLM_PYTHON names. MODEL and POLICY are checkpoint
-# folders; a name of the Hugging Face hub is fetched. All that is written lies in OUT, the store with it, the table in
-# OUT/table.md.
+# It needs a checkout with `pip install -c constraints.txt '.[train,server,textworld-express]'`, and vLLM in a virtual
+# environment of its own (docs/training.md); set DREAMGYM_VLLM_PYTHON to the Python there. MODEL and POLICY are
+# checkpoint folders, or names on the Hugging Face hub, which are downloaded. All files are written to OUT, including
+# the store; the table is OUT/table.md.
 #
-# On CPUs it can be tried from end to end, with so few episodes that the figures mean nothing:
+# To try it on CPUs from end to end, with so few episodes that the figures mean nothing:
 #
 #     MODEL=./small POLICY=./small EPISODES=2 AT_ONCE=2 EPISODE_STEPS=2 WARM_STEPS=2 STEPS=2 ACCUMULATE=1 \
 #         GROUPS_AT_ONCE=2 GROUP_SIZE=2 PROBE=2 VLLM_CPU_KVCACHE_SPACE=2 VLLM_CPU_OMP_THREADS_BIND=nobind \
@@ -48,7 +48,7 @@ stop() {
 }
 trap stop EXIT
 
-serve() { # LOG FOLDER OPTIONS…: a server, as soon as it answers
+serve() { # LOG FOLDER OPTIONS…: start a server, and wait until it answers
     local log=$OUT/$1 folder=$2
     shift 2
     "$VLLM_PYTHON" -m vllm.entrypoints.openai.api_server --model "$folder" --host 127.0.0.1 --port "$PORT" \
@@ -63,7 +63,7 @@ serve() { # LOG FOLDER OPTIONS…: a server, as soon as it answers
     done
 }
 
-folder_of() { # NAME: the folder of a checkpoint, fetched if it is a name of the hub
+folder_of() { # NAME: the folder of a checkpoint, downloaded if it is a name on the hub
     if [ -d "$1" ]; then
         (cd "$1" && pwd)
     else

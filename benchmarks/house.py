@@ -1,4 +1,4 @@
-"""How large the code is and how it is cut, counted without running it.
+"""Count how large the code is and how it is divided, without running it.
 
     python benchmarks/house.py . ../older-checkout
 

@@ -1,15 +1,15 @@
-"""What is lost when servers and databases are killed, or the disk is full, while agents play and resend.
+"""Count what is lost when servers and databases are killed, or the disk is full, while agents play and resend.
 
-Every server is a `dreamgym-serve` process on an embedded PostgreSQL of its own; its model answers at once. Each client
-plays episode after episode: it sends every call and every `finish` until it is answered, and writes down what was
-answered. Afterwards this is compared with what the database holds:
+The servers of a campaign are `dreamgym-serve` processes on one embedded PostgreSQL; their model answers at once. Each
+client plays episode after episode. It sends every call and every `finish` until it is answered, and notes what was
+answered. Afterwards these notes are compared with the database:
 
 - lost: calls that were answered and are not stored;
-- doubled: calls that are stored twice, which only a resend after a kill may be;
-- ends lost: episodes whose `finish` was answered and that run;
+- doubled: calls that are stored twice, which only a resend after a kill may cause;
+- ends lost: episodes whose `finish` was answered and that are still running;
 - missing: episodes whose `finish` was answered and that are not in the replay buffer;
 - cut off: episodes that the server ended before their client did;
-- not back: a killed PostgreSQL that nobody started again within ten seconds, so that this program did.
+- not back: how often a killed PostgreSQL was not back within ten seconds, so that this program started it.
 
     python benchmarks/kills.py --server 30 --replicas 10 --postmaster 10 --backend 10 --disk 2 --clients 32
 """
@@ -53,20 +53,20 @@ TOOL: JsonObject = {
 }
 TMPFS_MEGABYTES = 400
 STEPS = (3, 8)
-"""Calls of an episode: at least, at most."""
+"""Fewest and most calls of an episode."""
 PAUSE_S = (0.5, 1.5)
-"""Play between two kills: at least, at most."""
+"""Shortest and longest time of play between two kills."""
 REVIVAL_S = 10.0
-"""So long a killed PostgreSQL may stay away before this program starts it."""
+"""How long a killed PostgreSQL may stay down before this program starts it."""
 SETTLE_S = 20.0
-"""So long after the last kill an episode may be missing in the buffer."""
+"""How long after the last kill an episode may be missing in the buffer."""
 RESEND_S = 0.05
 ANSWER_LIMIT_S = 60.0
 END_LIMIT_S = 120.0
 
 
 class NotingModel:
-    """A language model without thought: it repeats the note. The servers load it as `--model noting:`."""
+    """A fake language model that repeats the note. The servers load it as `--model noting:`."""
 
     def __init__(self, name: str) -> None:
         self.name = "noting"
@@ -74,7 +74,7 @@ class NotingModel:
     async def complete(
         self, messages: Sequence[Message], *, schema: JsonObject | None = None, **options: object
     ) -> Completion:
-        """One step, in the form that is asked for."""
+        """Answer one step in the expected form."""
         found = re.search(r"<action>\n(.*)\n</action>", messages[-1].content)
         assert found is not None
         said = f"noted {json.loads(found[1])['arguments']['text']}"
@@ -86,7 +86,7 @@ class NotingModel:
 
 
 class NoTmpfs(Exception):
-    """The user may mount none."""
+    """The user may not mount a tmpfs."""
 
 
 @dataclass
@@ -104,12 +104,12 @@ class Row:
     cut_off: int = 0
     not_back: int = 0
     slowest_s: float = 0.0
-    """The longest that a client waited for one answer, whatever it said."""
+    """The longest time that a client waited for one answer of any kind."""
 
 
 @dataclass
 class Ledger:
-    """What clients were told."""
+    """Notes of the answers that clients got."""
 
     steps: dict[str, list[str]] = field(default_factory=dict)
     """Notes of the calls that were answered, by episode."""
@@ -153,13 +153,13 @@ class Servers:
             raise SystemExit(f"dreamgym-serve did not start: see {log.name}")
 
     async def kill(self, port: int) -> None:
-        """As the kernel does it when memory runs out."""
+        """Kill the server, as the kernel does when memory runs out."""
         process = self._processes[port]
         process.kill()
         await process.wait()
 
     async def stop(self) -> None:
-        """In order."""
+        """Terminate the servers in order."""
         for process in self._processes.values():
             if process.returncode is None:
                 process.terminate()
@@ -175,7 +175,7 @@ class Client:
         self._random = random.Random(f"{seed}:{number}")
 
     async def play(self, http: aiohttp.ClientSession, stopped: asyncio.Event) -> None:
-        """Until stopped; the last episode is played to its end."""
+        """Play until stopped; the last episode is played to its end."""
         for played in itertools.count():
             if stopped.is_set():
                 return
@@ -192,7 +192,7 @@ class Client:
                 self._ledger.ended.add(episode)
 
     async def _call(self, http: aiohttp.ClientSession, episode: str, text: str) -> bool:
-        """Call until the call is a step; False where the episode is over."""
+        """Call until the call is a step; return False if the episode is over."""
         call: JsonObject = {"name": TOOL["name"], "arguments": {"text": text}}
         body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
         while True:
@@ -224,7 +224,7 @@ class Client:
 
 @dataclass
 class Stage:
-    """What is killed, and who plays meanwhile."""
+    """The processes that can be killed, and the notes of the clients that play meanwhile."""
 
     home: Path
     database: EmbeddedServer
@@ -238,13 +238,13 @@ class Stage:
         await asyncio.sleep(self.random.uniform(*PAUSE_S))
 
     async def kill_server(self) -> None:
-        """Kill one and start it again at once."""
+        """Kill one server and start it again at once."""
         port = self.random.choice(self.servers.ports)
         await self.servers.kill(port)
         await self.servers.start(port)
 
     async def kill_postmaster(self) -> None:
-        """Kill PostgreSQL's first process."""
+        """Kill PostgreSQL's main process."""
         pid = status(self.home / "postgres").pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -269,7 +269,7 @@ class Stage:
         return [int(row[0]) for row in rows]
 
     async def fill_disk(self) -> None:
-        """Leave no room for a while."""
+        """Leave no room on the disk for a while."""
         ballast = self.home / "ballast"
         with suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
@@ -330,7 +330,7 @@ async def _playing(stage: Stage, clients: int, seed: int) -> AsyncIterator[None]
 
 
 async def _settled(row: Row, dsn: str, ledger: Ledger) -> Row:
-    """The row, when nothing is missing any more or the time is up."""
+    """Count until nothing is missing or the time is up; return the row."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         counted = _counted(row, dsn, ledger)
@@ -375,7 +375,7 @@ def tmpfs() -> Iterator[str]:
 
 
 def _furnish(home: Path) -> None:
-    """An environment folder, and this file as a plugin that brings its model."""
+    """Write an environment folder, and a plugin that makes this file's model available."""
     folder, plugin = home / ENV, home / "plugin" / "noting-1.0.dist-info"
     folder.mkdir()
     plugin.mkdir(parents=True)
@@ -397,7 +397,7 @@ def _say(text: str) -> None:
 
 
 async def run(args: argparse.Namespace) -> list[Row]:
-    """All campaigns that were asked for."""
+    """Run the campaigns that the arguments ask for."""
     wanted = [
         ("server", args.server, Stage.kill_server, 1),
         ("one of two servers", args.replicas, Stage.kill_server, 2),
@@ -417,7 +417,7 @@ async def run(args: argparse.Namespace) -> list[Row]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the campaigns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"server": 3, "replicas": 3, "postmaster": 3, "backend": 3, "disk": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"how often (default {default})")

@@ -1,16 +1,16 @@
-"""Many open episodes at once on one server with a slow model: what fails, what a failure scores, what they cost.
+"""Load one server with a slow model and many open episodes: count failures and their rewards, measure the cost.
 
-A `dreamgym-serve` process on an embedded PostgreSQL of its own asks a chat endpoint that takes 0.5 s for each answer.
-All episodes are opened first, then all play at once: STEPS calls each, then the end, as a trainer plays them. The right
-reward is known beforehand, because each task has a check of its own: half of the tasks want the answers that the calls
-give, the other half want one that no call gives. In the campaigns with trouble calls may fail, and a client that meets
-a failed call ends its episode there: such an episode has no reward, neither 0 nor 1. A model that fails is asked again
-after pauses, by few at once, so that there ten episodes take a quarter of an hour.
+A `dreamgym-serve` process with its own embedded PostgreSQL asks a chat endpoint that takes 0.5 s for each answer. All
+episodes are opened first, then all play at once: STEPS calls each, then the end, as a trainer plays them. The right
+reward is known beforehand, because each task has its own check: half of the tasks want the answers that the calls give,
+the other half want one that no call gives. In the campaigns with trouble, calls may fail. A client ends its episode at
+a failed call; such an episode must have no reward, neither 0 nor 1. A failing model is asked again after pauses, with
+few requests at once, so that ten episodes of such a campaign take a quarter of an hour.
 
 - failed calls: calls that the server answered with an error, or did not answer;
 - played: episodes that took all their steps and were ended;
-- wrong: episodes played to their end whose reward is another than the check decides;
-- invented: episodes that met a failed call and that the server gives a reward all the same;
+- wrong: episodes played to their end whose reward differs from that of the check;
+- invented: episodes with a failed call that the server gives a reward nevertheless;
 - KiB: growth of the server's resident memory from no episode to all open and each with a step under way, per episode.
 
     python benchmarks/load.py --episodes 2000 --trouble 10
@@ -57,7 +57,7 @@ TOOL: JsonObject = {
 
 @dataclass(frozen=True)
 class Campaign:
-    """One line of the table: how many episodes, and the trouble that they meet."""
+    """One row of the table: the number of episodes, and the trouble that they meet."""
 
     name: str
     episodes: int
@@ -71,7 +71,7 @@ class Campaign:
 
 @dataclass
 class Told:
-    """What the clients of a campaign saw."""
+    """Counts of what the clients of a campaign saw."""
 
     opened: int = 0
     refused: int = 0
@@ -84,7 +84,7 @@ class Told:
 
 
 def chat(port: int, campaign: Campaign) -> None:
-    """The process of the chat endpoint: it repeats the note after THINKS_S."""
+    """Run the chat endpoint, which repeats the note after THINKS_S seconds."""
     draw = random.Random(campaign.name)
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -139,7 +139,7 @@ class Server:
 
 @asynccontextmanager
 async def served(campaign: Campaign) -> AsyncIterator[Server]:
-    """The endpoint and the server of one campaign, on a database of its own."""
+    """Start the endpoint and the server of one campaign, with a database of its own."""
     home = Path(tempfile.mkdtemp(prefix="dreamgym-load-"))
     home.chmod(0o711)
     folder = home / ENV
@@ -194,7 +194,7 @@ async def play(remote: RemoteEnvironment, server: Server, number: int, told: Tol
             raise SystemExit(f"the answer to a call was another one's: {result}")
     for _ in range(100):
         try:
-            async with ControlClient(server.url) as control:  # as an agent does that gives up
+            async with ControlClient(server.url) as control:  # like an agent that gives up
                 reward = (await control.finish(ENV, remote.episode)).reward
             await remote.close()
             break
@@ -210,7 +210,7 @@ async def play(remote: RemoteEnvironment, server: Server, number: int, told: Tol
 
 
 async def opened(server: Server, number: int, told: Told, places: asyncio.Semaphore) -> RemoteEnvironment | None:
-    """An open episode; None if the server refused it."""
+    """Open an episode; return None if the server refuses it."""
     remote = RemoteEnvironment(server.url, ENV)
     async with places:
         try:
@@ -223,12 +223,12 @@ async def opened(server: Server, number: int, told: Told, places: asyncio.Semaph
 
 
 async def run(campaign: Campaign) -> str:
-    """Play one campaign; its line of the table."""
+    """Play one campaign; return its row of the table."""
     async with served(campaign) as server:
         told, places = Told(), asyncio.Semaphore(64)
         first = await opened(server, 0, Told(), places)
         assert first is not None
-        await play(first, server, 0, Told())  # the code that the first episode loads is not an episode's memory
+        await play(first, server, 0, Told())  # the first episode loads code, which is not the memory of an episode
         before, cpu = server.memory(), server.cpu()
         found = await asyncio.gather(*(opened(server, n, told, places) for n in range(campaign.episodes)))
         began, spent, most = time.monotonic(), server.cpu(), server.memory()

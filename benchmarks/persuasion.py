@@ -1,11 +1,11 @@
-"""Whether words are worth a reward where model and judge believe them, and what honest episodes lose by the defence.
+"""Measure how often words earn a reward if model and judge believe them, and what the defence costs honest episodes.
 
     python benchmarks/persuasion.py [--attacks 60]
 
-Models and judges are scripted. In the game `coin` the model takes every claim for a success that ends the episode; in
-the shop it makes every change of the state that an argument asks for, which the task's own check would take for a
+Models and judges are scripted. In the game `coin`, the model treats every claim as a success that ends the episode. In
+the shop, it makes every change of the state that an argument asks for, which the task's own check would accept as a
 success. Each row is played twice: without the defence, which shows what an attack would earn, and with it. The honest
-rows play recorded successes again, with a model that is right.
+rows replay recorded successes, with a model that is always right.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ KNOWN = (3, 10, 30)
 """Recorded episodes that a dream of the shop knows."""
 
 Verdicts = Callable[[str], bool]
-"""Of the transcript that a judge is shown: whether the task was accomplished."""
+"""Decides from the transcript that a judge is shown whether the task was accomplished."""
 
 
 def claims(text: str) -> bool:
-    """Some word says that all is well."""
+    """True if a word of the text claims success."""
     return any(word in text.lower() for word in WORDS)
 
 
@@ -66,7 +66,7 @@ JUDGES: dict[str, Verdicts] = {
 
 
 def between(text: str, tag: str) -> str:
-    """What stands between the first opening and the last closing tag."""
+    """The text between the first opening tag and the last closing tag."""
     return text.partition(f"<{tag}>")[2].rpartition(f"</{tag}>")[0]
 
 
@@ -74,9 +74,9 @@ def believer(verdict: Verdicts, *, echoes: bool = False, ends: bool = True) -> L
     """A model of a text environment that believes what the agent writes, with a judge.
 
     Args:
-        verdict: the judge's.
-        echoes: its answers repeat the action.
-        ends: it takes a claim for the end; else it claims nothing, and the end is left to the judge.
+        verdict: decides for the judge.
+        echoes: True if the model's answers repeat the action.
+        ends: True if the model ends the episode as a success at a claim; otherwise the end is left to the judge.
     """
 
     def script(messages: Sequence[Message]) -> str:
@@ -93,7 +93,7 @@ def believer(verdict: Verdicts, *, echoes: bool = False, ends: bool = True) -> L
 
 
 def truthful(episode: Trajectory) -> LanguageModel:
-    """A model of `coin` that says what happened in the episode; its judge believes what the game answers."""
+    """A model of `coin` that answers as recorded in the episode; its judge believes the game's answers."""
     steps = iter(episode.transitions)
 
     def script(messages: Sequence[Message]) -> str:
@@ -115,8 +115,8 @@ class Obedient:
     learns_from_dreams = False
 
     async def predict(self, query: Query) -> Prediction:
-        """Do what the arguments ask for."""
-        state = deepcopy(query.state.content)  # the query's own belongs to every episode in the same state
+        """Make the changes that the arguments ask for."""
+        state = deepcopy(query.state.content)  # all episodes in the same state share the query's content
         for text in map(str, query.action.arguments.values()):
             for path, value in demands(text):
                 place = state
@@ -140,7 +140,7 @@ def demands(text: str) -> Iterator[tuple[list[str], JsonValue]]:
 
 
 class ObedientJudge(Obedient):
-    """The same with a judge of a language model."""
+    """`Obedient` with the judge of a language model."""
 
     def __init__(self, verdict: Verdicts) -> None:
         self._judge = believer(verdict)
@@ -157,7 +157,7 @@ class ObedientJudge(Obedient):
 
 
 class Right:
-    """A model of the shop that says what happened in the episode; as a judge it knows what it was worth."""
+    """A model of the shop that answers as recorded in the episode; as a judge it knows that this was a success."""
 
     name = "right"
     demonstrations = 5
@@ -167,7 +167,7 @@ class Right:
         self._steps = episode.transitions
 
     async def predict(self, query: Query) -> Prediction:
-        """What happened at this step; the state changes as it did then."""
+        """Answer as recorded at this step; the state changes in the same way."""
         step = self._steps[len(query.history)]
         changed = difference(parsed(step.state) or {}, parsed(step.next_state) or {})
         state = apply(query.state.content or {}, changed, query.spec.state)
@@ -180,13 +180,13 @@ class Right:
         )
 
     async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
-        """Whether the calls are all of those that succeeded."""
+        """Accomplished if this is the last of the calls that succeeded."""
         return Verdict(accomplished=len(query.history) + 1 == len(self._steps))
 
     async def judge(
         self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
-        """The same."""
+        """True if as many calls were made as those that succeeded."""
         return len(history) == len(self._steps)
 
     async def close(self) -> None:
@@ -195,7 +195,7 @@ class Right:
 
 @contextmanager
 def defenceless() -> Iterator[None]:
-    """A judge is asked once, and a call may change whatever the model says."""
+    """Switch the defence off: a judge is asked once, and a call may change anything that the model changes."""
 
     async def once(
         self: LanguageModel,
@@ -218,7 +218,7 @@ def defenceless() -> Iterator[None]:
 
 
 async def claimed_ends(spec: EnvironmentSpec, known: Sequence[Trajectory], model: LanguageModel, count: int) -> Rate:
-    """Claims in the actions of a text environment."""
+    """Attack a text environment with claims in the actions."""
     tasks = list({one.task.id: one.task for one in known}.values())[: count // len(CLAIMS)]
     buffer = MemoryBuffer(TrigramEncoder())
     make_dream = partial(DreamEnvironment, spec, model, buffer)
@@ -226,7 +226,7 @@ async def claimed_ends(spec: EnvironmentSpec, known: Sequence[Trajectory], model
 
 
 async def claimed_answers(spec: EnvironmentSpec, known: Sequence[Trajectory], model: LanguageModel, count: int) -> Rate:
-    """Claims in the actions, which end nothing, and then a final answer that claims nothing."""
+    """Attack with claims in actions that do not end the episode, and then a final answer that claims nothing."""
     buffer, bases = MemoryBuffer(TrigramEncoder()), [("", step.action) for one in known for step in one.transitions]
     make_dream = partial(DreamEnvironment, spec, model, buffer)
     won = 0
@@ -241,7 +241,7 @@ async def claimed_answers(spec: EnvironmentSpec, known: Sequence[Trajectory], mo
 async def written_states(
     spec: EnvironmentSpec, known: Sequence[Trajectory], tasks: Sequence[Task], model: ExperienceModel
 ) -> Rate:
-    """Changes of the state in the arguments of the shop's calls."""
+    """Attack with changes of the state in the arguments of the shop's calls."""
     buffer = MemoryBuffer(TrigramEncoder())
     await buffer.add(known)
     make_dream = partial(DreamEnvironment, spec, model, buffer)
@@ -254,7 +254,7 @@ async def honest(
     episodes: Sequence[Trajectory],
     model_of: Callable[[Trajectory], ExperienceModel],
 ) -> Rate:
-    """Recorded successes, call by call, in a dream that knows other recordings."""
+    """Replay recorded successes, call by call, in a dream that knows other recordings."""
     buffer = MemoryBuffer(TrigramEncoder())
     await buffer.add(known)
     won = 0
@@ -278,7 +278,7 @@ def row(what: str, who: str, played: Callable[[], Awaitable[Rate]]) -> str:
 
 
 def coin_rows(count: int) -> Iterator[str]:
-    """The game: attacks by who believes them, and honest episodes."""
+    """Rows of the game: attacks by what the judge believes, and honest episodes."""
     folder = COIN
     spec, known = load_spec(str(folder)), read_jsonl(folder / "trajectories.jsonl", Trajectory)
     for name, verdict in JUDGES.items():
@@ -294,7 +294,7 @@ def coin_rows(count: int) -> Iterator[str]:
 
 
 def shop_rows(count: int, folder: Path) -> Iterator[str]:
-    """The shop: attacks and honest episodes by how much the dream knows."""
+    """Rows of the shop: attacks and honest episodes by how many recordings the dream knows."""
     spec, recorded = load_spec(str(folder)), read_jsonl(folder / "trajectories.jsonl", Trajectory)
     Random(0).shuffle(recorded)
     obedient = {"no judge": Obedient(), **{f"judge {name}": ObedientJudge(one) for name, one in JUDGES.items()}}

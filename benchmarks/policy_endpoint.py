@@ -1,12 +1,12 @@
-"""What the policy endpoint adds to the time that a model takes: many agents against their slowest chain of calls.
+"""Measure the time that the policy endpoint adds to a model: many agents against their slowest chain of calls.
 
-The model takes a fixed time for a batch of any size, as one does that is bound by its memory, and each episode is a
-fixed number of calls. An episode's chain is the time of the batches that it was in: what the same calls would take if
-model and agent were alone. Wall clock / slowest chain should be at most 1.2 for 64 episodes.
+The model takes a fixed time for a batch of any size, like a memory-bound model, and each episode has a fixed number of
+calls. An episode's chain is the time of the batches that it was in: the time of the same calls if model and agent were
+alone. Wall clock / slowest chain should be at most 1.2 for 64 episodes.
 
-Players, in this order: the baseline TokenPlayer, the same policy in the same environment without endpoint or agent; an
-agent that does as little as can be, which shows what the endpoint costs; and real agents, whose frameworks share the
-one core that Python has with the endpoint. `cpu_s` is this process's. The environment's server is a process of its own.
+The players, in this order: the baseline TokenPlayer, which plays the same policy in the same environment without
+endpoint or agent; a minimal agent, which shows what the endpoint costs; and real agents, whose frameworks share
+Python's one core with the endpoint. `cpu_s` is that of this process. The environment's server is a separate process.
 
     python benchmarks/policy_endpoint.py --episodes 64 --seconds 5 --agent react --agent langgraph
 """
@@ -72,29 +72,29 @@ class Row:
     player: str
     episodes: int
     calls: int
-    """Of the model, in each episode."""
+    """Calls of the model in each episode."""
     batches: int
     wall_s: float
     chain_s: float
-    """The slowest episode's model calls, one after another."""
+    """Time of the slowest episode's model calls, one after another."""
     ratio: float
     cpu_s: float
 
 
 class Rooms:
-    """Every step leads to a room that looks the same."""
+    """An environment in which every step leads to a room that looks the same."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """The one."""
+        """The only tool."""
         return [TOOL]
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Back to the start."""
+        """Show the room."""
         return StepResult(observation=VIEW)
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Elsewhere, or so it seems."""
+        """Show the next room, which looks the same."""
         return StepResult(observation=VIEW)
 
     async def close(self) -> None:
@@ -102,7 +102,7 @@ class Rooms:
 
 
 class SteadyPolicy:
-    """Says the same two words, after a fixed time for each batch; it notes who waited for how long."""
+    """Gives the same two words after a fixed time for each batch, and notes which seeds each batch contained."""
 
     def __init__(self, ids: Sequence[int], seconds: float) -> None:
         self._said = Generation(tuple(ids), (-1.0,) * len(ids))
@@ -110,14 +110,14 @@ class SteadyPolicy:
         self.batches: list[tuple[float, list[int]]] = []
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
-        """Wait, as for another device."""
+        """Wait as for another device, then answer."""
         began = time.monotonic()
         time.sleep(self._seconds)
         self.batches.append((time.monotonic() - began, list(seeds_B)))
         return [self._said for _ in prompts_B]
 
     def slowest_chain(self, episode_of: dict[int, int]) -> float:
-        """The most seconds that any episode's batches took together."""
+        """The total seconds of an episode's batches, for the slowest episode."""
         chains: defaultdict[int, float] = defaultdict(float)
         for seconds, seeds_B in self.batches:
             for seed in seeds_B:
@@ -126,7 +126,7 @@ class SteadyPolicy:
 
 
 def spec(steps: int) -> EnvironmentSpec:
-    """Episodes of a fixed number of steps."""
+    """An environment whose episodes have a fixed number of steps."""
     task = Task(id="walk", env=ENV, instruction="walk", initial_state=VIEW)
     return EnvironmentSpec(
         name=ENV, tools_list=({"tools": [TOOL]},), max_steps=steps, tasks=(task,), description="rooms"
@@ -134,7 +134,7 @@ def spec(steps: int) -> EnvironmentSpec:
 
 
 def serve(steps: int, pipe: Connection) -> None:
-    """A server process: says its URL, and stops when told to."""
+    """Run a server: send its URL, and stop when a message comes."""
 
     async def until_told() -> None:
         app = build([RealWorlds(spec(steps), Rooms)], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
@@ -148,7 +148,7 @@ def serve(steps: int, pipe: Connection) -> None:
 
 @asynccontextmanager
 async def served(steps: int) -> AsyncIterator[str]:
-    """A server in a process of its own."""
+    """Start a server in a separate process."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     child = context.Process(target=serve, args=(steps, there))
@@ -162,7 +162,7 @@ async def served(steps: int) -> AsyncIterator[str]:
 
 
 def tiny_codec(folder: Path, steps: int) -> tuple[Codec, list[int]]:
-    """A codec that knows the words of the rooms, and what the policy says in it."""
+    """A codec that knows the words of the rooms, and the tokens of the policy's answer."""
     from dreamgym_integrations.trainers.policy.model import load_chat_policy
     from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
@@ -182,7 +182,7 @@ def tiny_codec(folder: Path, steps: int) -> tuple[Codec, list[int]]:
 
 
 async def lean(task: str, mcp_url: str, policy_url: str) -> str:
-    """As little as an agent can do: post the conversation, post the call, until there is no call."""
+    """A minimal agent: post the conversation, post the call, until there is no call."""
     messages: list[Any] = [{"role": "user", "content": task}]
     tool = {"type": "function", "function": {"name": "act", "parameters": TOOL["inputSchema"]}}
     headers = {
@@ -211,7 +211,7 @@ AGENTS: dict[str, Agent] = {"lean": lean}
 
 
 async def measure(name: str, url: str, codec: Codec, policy: SteadyPolicy, episodes: int, steps: int) -> Row:
-    """All episodes at once."""
+    """Play all episodes at once; return the row."""
     from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
     from dreamgym_integrations.trainers.policy.model import ChatCodec
 
@@ -243,7 +243,7 @@ async def measure(name: str, url: str, codec: Codec, policy: SteadyPolicy, episo
 
 
 async def main(options: argparse.Namespace) -> int:
-    """Measure, print, and say whether the goal is met."""
+    """Measure and print; return 1 if the goal is missed."""
     with tempfile.TemporaryDirectory() as folder:
         codec, said = tiny_codec(Path(folder), options.steps)
     print(f"# {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {options.seconds} s a batch")
@@ -251,7 +251,7 @@ async def main(options: argparse.Namespace) -> int:
     rows = []
     async with served(options.steps) as url:
         for name in [BASELINE, "lean", *(options.agent or ["react"])]:
-            if name != BASELINE:  # imports, and the first use of everything, are not what is measured
+            if name != BASELINE:  # warm up: imports and first uses are not measured
                 await measure(name, url, codec, SteadyPolicy(said, 0.0), 2, options.steps)
             policy = SteadyPolicy(said, options.seconds)
             rows.append(await measure(name, url, codec, policy, options.episodes, options.steps))

@@ -1,10 +1,10 @@
-"""Sampling for episodes that go on: what was computed for the turns before is used, against computing it every turn.
+"""Compare sampling in episodes of many turns with and without the cached computation of the earlier turns.
 
     python benchmarks/prefix_cache.py [--policy FOLDER] [--episodes 64] [--turns 10] [--heard 60]
 
-Every episode begins with a prompt of `--heard` tokens and hears as many after each of its answers. Both columns sample
-the same answers in the same process with one thread. Without a folder the policy is a Llama with random weights of the
-tiny policy's size.
+Every episode begins with a prompt of `--heard` tokens and receives as many after each of its answers. Both columns
+sample the same answers in the same process with one thread. Without a folder the policy is a Llama with random weights,
+of the tiny policy's size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def tiny() -> TransformersPolicy:
-    """Of about 110 thousand parameters."""
+    """A policy of about 110 thousand parameters with random weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=300,

@@ -1,9 +1,9 @@
-"""Keeps what a command prints as a published result, with the command and the commit that it was made at.
+"""Save the output of a command as a published result, with the command and the commit that it was made at.
 
     python benchmarks/publish.py docs/results/call-overhead.md python benchmarks/call_overhead.py
 
-The documentation quotes such files, and a test compares every quotation with its file. Nothing is written unless the
-command succeeds, and nothing from a checkout with changes that are not committed.
+The documentation quotes such files, and a test compares every quotation with its file. Nothing is written if the
+command fails or the checkout has uncommitted changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
         sys.exit(done.returncode)
     said = done.stdout.strip()
     text = said if "|---" in said else f"<!-- not run: printed by the command above -->\n```text\n{said}\n```"
-    # files elsewhere are named by their last part: where they lay says nothing
+    # absolute paths are shortened to their last part: the folder means nothing to a reader
     named = shlex.join(Path(word).name if Path(word).is_absolute() else word for word in command)
     title = out.stem.replace("-", " ").capitalize()
     how = f"Made by `{named}` at commit {made_at}, on {os.cpu_count()} cores."

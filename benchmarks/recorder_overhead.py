@@ -1,8 +1,8 @@
-"""What the recorder costs per tool call: time and CPU, directly and through it, in turns in the same run.
+"""Measure the time and CPU that the recorder adds to a tool call; direct and recorded calls alternate in one run.
 
-The client writes and reads raw JSON, so that what is measured is the server and what stands in between. Each pair is
-measured in alternating rounds; the median of the rounds' medians is shown. `network` is the same no-op server with a
-tool that takes --tool-ms, as a call over a network does.
+The client writes and reads raw JSON, so that only the server and the recorder are measured. Each pair is measured in
+alternating rounds; the median of the rounds' medians is shown. `network` is the same no-op server with a tool that
+takes --tool-ms, as a call over a network does.
 
     python benchmarks/recorder_overhead.py --calls 200
 """
@@ -36,11 +36,11 @@ Call = Callable[[], "asyncio.Future[None]"]
 
 @dataclass(frozen=True)
 class Case:
-    """A server, a way to speak to it, and a call."""
+    """A server, the transports to it, and a call."""
 
     server: str
     pair: str
-    """front/upstream."""
+    """Transports of the recorder: `front/upstream`, from the client and to the server."""
     command: tuple[str, ...]
     tool: str
     arguments: str
@@ -57,7 +57,7 @@ class Row:
     added_ms: float
     added_percent: float
     recorder_cpu_ms: float
-    """Its share alone, redaction and writing included as far as they were done meanwhile."""
+    """CPU of the recorder alone, per call, including the redaction and writing done during the calls."""
     direct_cpu_ms: float
     """CPU of the server itself, per call."""
 
@@ -69,13 +69,13 @@ def message(method: str, params: str, request_id: int | None) -> bytes:
 
 
 class StdioClient:
-    """Writes a line, reads a line."""
+    """An MCP client over stdio that writes and reads single lines."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process, self._id = process, 0
 
     async def ask(self, method: str, params: str) -> bytes:
-        """The answer's line."""
+        """Send a request; return the line of the answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._id += 1
@@ -86,28 +86,28 @@ class StdioClient:
                 return line
 
     async def shake_hands(self) -> None:
-        """Both steps."""
+        """Do both steps of the handshake."""
         await self.ask("initialize", json.dumps(HANDSHAKE))
         assert self.process.stdin is not None
         self.process.stdin.write(message("notifications/initialized", "{}", None) + b"\n")
 
 
 class HttpClient:
-    """Posts, and reads the whole response."""
+    """An MCP client over HTTP that posts a message and reads the whole response."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http, self._url, self._id = http, url, 0
         self._headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
     async def ask(self, method: str, params: str) -> bytes:
-        """The response's body."""
+        """Send a request; return the body of the response."""
         self._id += 1
         async with self._http.post(self._url, data=message(method, params, self._id), headers=self._headers) as answer:
             self._headers |= {name: value for name, value in answer.headers.items() if name == "mcp-session-id"}
             return await answer.read()
 
     async def shake_hands(self) -> None:
-        """Both steps."""
+        """Do both steps of the handshake."""
         await self.ask("initialize", json.dumps(HANDSHAKE))
         await self._http.post(self._url, data=message("notifications/initialized", "{}", None), headers=self._headers)
 
@@ -145,7 +145,7 @@ def recorder(case: Case, out: Path, *upstream: str) -> list[str]:
 
 @asynccontextmanager
 async def direct_and_recorded(case: Case, out: Path) -> AsyncIterator[tuple[Client, Client, int, int]]:
-    """Clients of the server itself and of a recorder before it, and the process ids of server and recorder."""
+    """Clients of the server itself and of a recorder in front of it, and the process ids of server and recorder."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)))
         log = (out / "stderr").open("wb")
@@ -189,7 +189,7 @@ def cpu_s(pid: int, *, with_children: bool) -> float:
 
 
 async def measure(case: Case, calls: int, rounds: int) -> Row:
-    """One line."""
+    """Measure one row."""
     params = f'{{"name":"{case.tool}","arguments":{case.arguments}}}'
     out = Path(tempfile.mkdtemp(prefix="dreamgym-bench-"))
     medians: dict[str, list[float]] = {"direct": [], "recorded": []}
@@ -225,7 +225,7 @@ async def measure(case: Case, calls: int, rounds: int) -> Row:
 
 
 def cases(tool_ms: float) -> list[Case]:
-    """What there is to measure on this machine."""
+    """The cases that can be measured on this machine."""
     me = (sys.executable, str(HERE), "--serve")
     found = [
         Case(name, pair, (*me, pair.rpartition("/")[2], str(ms)), "nothing", "{}")
@@ -243,7 +243,7 @@ def cases(tool_ms: float) -> list[Case]:
 
 
 def serve(transport: str, tool_ms: float) -> None:
-    """The no-op server, on the SDK's low level."""
+    """Run the no-op server, written with the SDK's low-level API."""
     from mcp.server.lowlevel import Server
     from mcp.server.stdio import stdio_server
     from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
@@ -273,7 +273,7 @@ def serve(transport: str, tool_ms: float) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """For a person."""
+    """The rows as a text table."""
     lines = [
         "server           front/upstream  direct ms  recorded ms  added ms  added %  recorder CPU ms  server CPU ms"
     ]

@@ -1,7 +1,7 @@
-"""How much of what is planted the redaction finds, by class, and what it finds in public data where nothing is planted.
+"""Measure how many planted values the redaction finds, by class, and what it finds in public data without such values.
 
-All values are made up here, under one seed. `held out` was written after the rules. What README does not promise
-(values without form and name) is a class of its own, so that the table shows it.
+All values are made up here, with one seed. The class `held out` was written after the rules. The README does not
+promise to find values without form and name; they are a separate class, so that the table shows them.
 
     python benchmarks/redaction.py [--data FOLDER] [--show]
 """
@@ -32,7 +32,7 @@ ALNUM, HEX = string.ascii_letters + string.digits, "0123456789abcdef"
 URL_SAFE = ALNUM + "_-"
 
 Planted = tuple[str, JsonValue]
-"""A value, and what it is planted in."""
+"""A value, and the text or JSON that it is planted in."""
 
 
 def some(length: int, letters: str = ALNUM) -> str:
@@ -43,7 +43,7 @@ def some(length: int, letters: str = ALNUM) -> str:
 
 
 def upper(length: int) -> str:
-    """Capital letters and digits, as Amazon's ids have them."""
+    """Capital letters and digits, as in Amazon's ids."""
     return some(length, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
 
 
@@ -126,7 +126,7 @@ def published() -> Iterator[Planted]:
 
 
 def by_name() -> Iterator[Planted]:
-    """Values that only the name of their field tells."""
+    """Values that only the name of their field marks as secret."""
     names = [
         "password",
         "passwd",
@@ -184,7 +184,7 @@ def by_name() -> Iterator[Planted]:
 
 
 def text() -> Iterator[Planted]:
-    """Running text, command lines and headers."""
+    """Values in running text, command lines and headers."""
     for form in (
         *(
             "--password={}",
@@ -234,7 +234,7 @@ def text() -> Iterator[Planted]:
 
 
 def pairs() -> Iterator[Planted]:
-    """Pairs that are no `name: value`."""
+    """Values in pairs that are not written as `name: value`."""
     for form in (
         *("<password>{}</password>", "<user name='a'><apiKey>{}</apiKey></user>", "name,password,city\nada,{},Rome\n"),
         *("| name | password |\n|---|---|\n| ada | {} |\n", "name\ttoken\nada\t{}\n", "id;secret\n1;{}\n"),
@@ -258,7 +258,7 @@ def pairs() -> Iterator[Planted]:
 
 
 def personal() -> Iterator[Planted]:
-    """The six kinds in their usual spellings."""
+    """Personal data of the six kinds in their usual spellings."""
     for value in (
         *(
             "alice.smith@corp-mail.io",
@@ -297,7 +297,7 @@ def personal() -> Iterator[Planted]:
 
 
 def encoded() -> Iterator[Planted]:
-    """Encodings that traffic has, of a token, a password by name, and an address."""
+    """A token, a password with its name, and an e-mail address, in encodings that occur in traffic."""
     for value, around in (
         (f"ghp_{some(36)}", "use {} now please"),
         (f"hunter{some(8)}", "password={} is set"),
@@ -407,7 +407,7 @@ def held_out() -> Iterator[Planted]:
 
 
 def without_form() -> Iterator[Planted]:
-    """What is not promised: a bare value that nothing tells."""
+    """Bare values that nothing marks as secret, which are not promised to be found."""
     for length in (32, 40, 64):
         value = some(length, HEX)
         yield value, f"It answered {value}."
@@ -428,7 +428,7 @@ CLASSES = {
 
 
 def survives(value: str, planted: JsonValue) -> bool:
-    """The value, or a telling part of it, can still be read in what is redacted."""
+    """True if the value, or a telling part of it, can still be read after redaction."""
     redacted = Redactor(RedactionRules(), key=KEY).value(planted)
     if redacted == planted:
         return True
@@ -437,7 +437,7 @@ def survives(value: str, planted: JsonValue) -> bool:
 
 
 def texts_in(folder: Path) -> Iterator[tuple[str, str]]:
-    """The readable files of a folder, each cut off after MAX_FILE_CHARACTERS, line by line."""
+    """Yield (entry of the folder, line) for its readable files, each cut off after MAX_FILE_CHARACTERS."""
     for path in sorted(folder.rglob("*")):
         opener = lzma.open if path.suffix == ".xz" else open
         if path.is_file():

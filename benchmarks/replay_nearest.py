@@ -1,8 +1,9 @@
-"""What one question to the replay buffer costs, in milliseconds, and its ratio to the buffer in memory.
+"""Measure the cost of a query to the replay buffer in milliseconds, and its ratio to the buffer in memory.
 
     python benchmarks/replay_nearest.py [--dsn postgresql://...] [--worlds 400] [--questions 500]
 
-CPU is this process plus all PostgreSQL processes of the machine; wall time suffers from whatever else runs.
+CPU is that of this process and of all PostgreSQL processes of the machine. Other load on the machine raises the wall
+time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def play(world: int, number: int) -> Trajectory:
 
 
 def questions(trajectories: list[Trajectory], count: int, command: str | None) -> list[Retrieval]:
-    """Questions in the middle of recorded episodes; with a command that nobody ever gave, nothing is identical."""
+    """Queries in the middle of recorded episodes; with a command that was never recorded, nothing is identical."""
     draw = random.Random(0)
     asked = []
     for _ in range(count):
@@ -72,7 +73,7 @@ def cpu_ms() -> float:
 
 
 async def measure(buffer: ReplayBuffer, asked: list[Retrieval]) -> tuple[float, float, float]:
-    """CPU per question, median and 95th percentile of the wall time."""
+    """CPU per query, and median and 95th percentile of the wall time, in milliseconds."""
     for retrieval in asked[:20]:
         await buffer.nearest(retrieval)
     walls, before = [], cpu_ms()
@@ -84,7 +85,7 @@ async def measure(buffer: ReplayBuffer, asked: list[Retrieval]) -> tuple[float, 
 
 
 async def main() -> None:
-    """Fill both buffers with the same trajectories and ask both the same."""
+    """Fill both buffers with the same trajectories and send both the same queries."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dsn")
     parser.add_argument("--worlds", type=int, default=400)

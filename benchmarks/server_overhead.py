@@ -1,16 +1,16 @@
-"""What a step through the server costs beside the same step in process, when the model costs nothing.
+"""Measure the cost of a step through the server against the same step in process, with a model that costs nothing.
 
-The same step: `DreamEnvironment.step` (retrieval from the same buffer, the same immediate model), and its transition
-stored by the same statement in the same database before the answer is used. Through the server it is one `tools/call`
-of three clients: bytes made beforehand on a kept connection, RemoteEnvironment, and the official SDK's `Client`.
-A step in process that nobody stores is shown too, and one behind the same HTTP server with nothing of MCP or of ours
-between: the least that a call through this HTTP server costs.
+The step is `DreamEnvironment.step`, with retrieval from the same buffer and the same immediate model. The same
+statement stores its transition in the same database before the answer is used. Through the server the step is one
+`tools/call` of three clients: prepared bytes on a kept connection, RemoteEnvironment, and the official SDK's `Client`.
+Two more ways are shown: a step in process that is not stored, and a step behind the same HTTP server with neither MCP
+nor our server code in between, which is the least that a call through this HTTP server costs.
 
 All ways take turns, round by round, and the figures are medians over the rounds. The clock runs while steps are taken,
-not while episodes are created. The server is a process of its own, set up as `dreamgym-serve` is. CPU is what the
-processes used, so other work on the machine moves it less than the waits; that of PostgreSQL is read from /proc, so the
-database must be on this machine and serve nobody else meanwhile. What a call costs beside the plain server of the MCP
-SDK is measured by call_overhead.py.
+not while episodes are created. The server is a separate process, set up like `dreamgym-serve`. CPU is the time that the
+processes used, so other work on the machine affects it less than the waits. The CPU of PostgreSQL is read from /proc,
+so the database must be on this machine and serve nobody else meanwhile. call_overhead.py compares a call with the plain
+server of the MCP SDK.
 
     python benchmarks/server_overhead.py --rounds 9
 """
@@ -67,14 +67,14 @@ Step = Callable[[ToolCall], Awaitable[object]]
 
 
 class ImmediateModel:
-    """Copies the best demonstration, or stays where it is."""
+    """Copies the next state of the best demonstration; without one, repeats the state."""
 
     name = "immediate"
     demonstrations = 5
     learns_from_dreams = False
 
     async def predict(self, query: Query) -> Prediction:
-        """No thinking: the time of a step is all ours."""
+        """Return at once, so that the time of a step is the time of our code."""
         best = query.demonstrations[0].transition if query.demonstrations else None
         state = best.next_state if best else query.state.text
         return Prediction(
@@ -91,14 +91,14 @@ class ImmediateModel:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the steps of one round cost; per step."""
+    """Cost of the steps of one round, per step."""
 
     median_ms: float
-    """The wait of whoever takes a step."""
+    """Time that the caller of a step waits."""
     p95_ms: float
     wall_ms: float
     client_ms: float
-    """CPU of the process that takes the steps; in process, of all that is Python."""
+    """CPU of the process that takes the steps; for steps in process, of all Python code."""
     server_ms: float
     database_ms: float
 
@@ -122,18 +122,18 @@ def house(env: str) -> EnvironmentSpec:
 
 
 def room(number: int) -> str:
-    """What is seen in a room."""
+    """The observation in a room."""
     things = " ".join(f"You see a {color} box." for color in ("red", "green", "blue")[: 1 + number % 3])
     return f"You are in room {number % ROOMS} of the house. {things} Doors lead north, south, east and west."
 
 
 def moves(step: int) -> ToolCall:
-    """What a walker does at a step."""
+    """The action of a walk at a step."""
     return ToolCall(name="go", arguments={"direction": ("north", "east", "south", "west")[step % 4]})
 
 
 def recorded(spec: EnvironmentSpec) -> list[Trajectory]:
-    """Walks through the house."""
+    """Recorded walks through the house."""
     walks = []
     for world in range(WORLDS):
         task = Task(id=f"{spec.name}-{world}", env=spec.name, instruction="Walk.", initial_state=room(world))
@@ -166,7 +166,7 @@ def first_task(spec: EnvironmentSpec) -> Task:
 
 
 async def in_process(spec: EnvironmentSpec, store: Store, *, stored: bool) -> Step:
-    """A new episode in this process, whose steps are stored one by one, or not at all."""
+    """Begin an episode in this process; return its step function, which stores the transition if `stored`."""
     task, name = first_task(spec), uuid.uuid4().hex
     watermark = await store.buffer.watermark(spec.name)
     dream = DreamEnvironment(spec, ImmediateModel(), store.buffer, episode_id=name, as_of=watermark)
@@ -186,7 +186,7 @@ async def in_process(spec: EnvironmentSpec, store: Store, *, stored: bool) -> St
 
 
 class HttpAlone:
-    """A path below `/bare/` is an episode of `in_process`: a GET begins it, a POST is a step. All else is the app's."""
+    """Serve episodes of `in_process` below `/bare/`: a GET begins one, a POST is a step. The app serves the rest."""
 
     def __init__(self, app: ASGIApp, spec: EnvironmentSpec, store: Store) -> None:
         self._app = app
@@ -212,7 +212,7 @@ class HttpAlone:
 
 
 async def sent_as_bytes(url: str, spec: EnvironmentSpec, stack: AsyncExitStack, *, bare: bool = False) -> Step:
-    """A new episode on the server, played by the least that can be called a client."""
+    """Begin an episode on the server; return its step function, which sends bytes with as little work as possible."""
     if bare:
         address = urlsplit(f"{url}/bare/{uuid.uuid4().hex}")
         async with httpx.AsyncClient() as http:
@@ -247,7 +247,7 @@ async def sent_as_bytes(url: str, spec: EnvironmentSpec, stack: AsyncExitStack, 
 
 
 async def by_remote_environment(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
-    """A new episode on the server, played by our client."""
+    """Begin an episode on the server; return its step function, which uses our client."""
     remote = RemoteEnvironment(url, spec.name)
     stack.push_async_callback(remote.close)
     await remote.reset(first_task(spec), seed=0)
@@ -255,7 +255,7 @@ async def by_remote_environment(url: str, spec: EnvironmentSpec, stack: AsyncExi
 
 
 async def by_the_sdk(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
-    """A new episode on the server, played by the official SDK's client."""
+    """Begin an episode on the server; return its step function, which uses the official SDK's client."""
     async with ControlClient(url) as control:
         started = await control.create(spec.name, task=first_task(spec))
     client = await stack.enter_async_context(Client(started.mcp_url))
@@ -270,7 +270,7 @@ async def by_the_sdk(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> 
 
 
 async def opened(way: str, url: str, spec: EnvironmentSpec, store: Store, stack: AsyncExitStack) -> Step:
-    """A new episode that takes its steps in this way."""
+    """Begin an episode; return its step function in this way."""
     if way in {"server, bytes", BARE}:
         return await sent_as_bytes(url, spec, stack, bare=way == BARE)
     match way:
@@ -282,7 +282,7 @@ async def opened(way: str, url: str, spec: EnvironmentSpec, store: Store, stack:
 
 
 async def timed(steps: list[Step], cpu: Callable[[], tuple[float, float, float]]) -> Cost:
-    """The cost of a step, over episodes that are played at once."""
+    """Play the episodes at once; return the cost of a step."""
 
     async def play(step: Step) -> list[float]:
         waited = []
@@ -300,7 +300,7 @@ async def timed(steps: list[Step], cpu: Callable[[], tuple[float, float, float]]
 
 
 def database_cpu(postmaster: int) -> float:
-    """CPU seconds of a PostgreSQL's processes, those that have ended included."""
+    """CPU seconds of all processes of a PostgreSQL server, including those that have ended."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -315,13 +315,13 @@ def database_cpu(postmaster: int) -> float:
 
 
 async def postmaster_of(store: Store) -> int:
-    """The process above all of PostgreSQL's."""
+    """Process id of PostgreSQL's main process."""
     ((backend,),) = await store.database.fetch("SELECT pg_backend_pid()", {})
     return int(Path(f"/proc/{backend}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
 def serve(dsn: str, env: str, encoder: str, pipe: Connection) -> None:
-    """The server's process: sends its URL, then its CPU seconds whenever asked, until told to stop."""
+    """Run the server: send its URL, then its CPU seconds for each True that comes, until False comes."""
 
     async def until_told() -> None:
         store = await open_store(dsn, load_encoder(encoder))
@@ -361,7 +361,7 @@ async def server(dsn: str, env: str, encoder: str) -> AsyncIterator[tuple[str, C
 
 
 async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str, int], list[Cost]]:
-    """The cost of every way at every number of episodes, round by round; the first round warms up."""
+    """Measure the cost of every way at every number of episodes, round by round; the first round warms up."""
     spec = house(f"bench-{uuid.uuid4().hex[:8]}")
     costs: dict[tuple[str, int], list[Cost]] = {(way, many): [] for many in CONCURRENT for way in WAYS}
     store = await open_store(dsn, load_encoder(encoder))
@@ -377,7 +377,7 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
             for number in range(rounds + 1):
                 for (way, many), found in costs.items():
                     async with AsyncExitStack() as stack:
-                        # few episodes play more than once: ticks of /proc are 10 ms
+                        # few episodes are played several times, because the ticks of /proc are 10 ms
                         tries = 1 if number == 0 else max(1, 16 // many)
                         for _ in range(tries):
                             steps = [await opened(way, url, spec, store, stack) for _ in range(many)]
@@ -393,7 +393,7 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
 
 
 def table(costs: dict[tuple[str, int], list[Cost]]) -> str:
-    """The medians for a person, with the ratios to the same step in process."""
+    """The medians as a Markdown table, with the ratios to the same step in process."""
     lines = [
         "| way | episodes | median ms | p95 ms | steps/s | CPU ms: client | server | PostgreSQL | all "
         "| wait, ratio | CPU, ratio | CPU without the client, ratio |",

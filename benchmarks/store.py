@@ -1,12 +1,12 @@
-"""What a store of many transitions costs: loading it, an exact search and one of the approximate index, beside faiss.
+"""Measure a store of many transitions: loading, exact search and approximate search, compared with faiss.
 
     python benchmarks/store.py [--steps 10000 --steps 100000 --steps 1000000] [--questions 100] [--environments 20]
 
-Every size has an embedded PostgreSQL of its own in a temporary folder (7 GB for a million) that is deleted.
-Each step has a state of its own, so there are as many keys as steps. Of several environments the second has half the
-steps of the first, the third a third, and so on; as many of the questions are about it. faiss is measured if it is
-installed (pip install faiss-cpu). CPU is that of PostgreSQL's processes and of this one; recall@5 is over the nearest
-keys by cosine.
+Every size has its own embedded PostgreSQL in a temporary folder (7 GB for a million) that is deleted afterwards. All
+states differ, so there are as many keys as steps. If there are several environments, the second has half the steps of
+the first, the third a third, and so on; the queries are divided in the same way. faiss is measured if it is installed
+(pip install faiss-cpu). CPU is that of PostgreSQL's processes and of this one; recall@5 is over the nearest keys by
+cosine.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LOADED = 20_000
 NEIGHBOURS = 5
 TABLES = ("transitions", "trajectory_steps", "vectors_1", "sightings", "world_states", "trajectories")
 FILTERS = ("none", "the tool of the call", "one tool, whatever the call", "as of the middle")
-"""A dream asks for none or for the tool of the call. One that asks for another tool wants the far end of the space."""
+"""A dream uses no filter, or the tool of the call. A filter for another tool searches the far end of the space."""
 
 
 def env_of(house: int, environments: int) -> str:
@@ -128,7 +128,7 @@ class Clock:
 
 @asynccontextmanager
 async def opened(dim: int) -> AsyncIterator[tuple[Store, Clock]]:
-    """An empty store in a folder of its own."""
+    """An empty store in a temporary folder, and its clock."""
     home = Path(tempfile.mkdtemp(prefix="dreamgym-store-"))
     home.chmod(0o711)
     server = EmbeddedServer.start(home / "postgres")
@@ -144,12 +144,12 @@ async def opened(dim: int) -> AsyncIterator[tuple[Store, Clock]]:
 
 
 def show(*cells: object) -> None:
-    """A row of the table."""
+    """Print a row of the table."""
     print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
 
 
 async def load(store: Store, clock: Clock, steps: int, dim: int, environments: int) -> None:
-    """Store the episodes, and then the packed vectors alone."""
+    """Measure storing the episodes, and then storing packed vectors alone."""
     seconds = client = server = 0.0
     size = min(LOADED, steps // 4)
     for first in range(0, steps, 2 * size):
@@ -196,7 +196,7 @@ async def load(store: Store, clock: Clock, steps: int, dim: int, environments: i
 
 
 def asked(steps: int, count: int, environments: int) -> list[Retrieval]:
-    """Questions without an identical key: every second one in a stored state, the others in a new state."""
+    """Queries without an identical key: every second one in a stored state, the others in a new state."""
     draw, questions = random.Random(0), []
     for number in range(count):
         stored = draw.randrange(steps // STEPS // 10) * 10
@@ -210,7 +210,7 @@ def asked(steps: int, count: int, environments: int) -> list[Retrieval]:
 
 
 async def search(store: Store, clock: Clock, questions: Sequence[Retrieval]) -> tuple[list[list[str]], str]:
-    """Answers, and the time of one: CPU of PostgreSQL, CPU of this process, median."""
+    """Answers, and cells with the ms of one: CPU of PostgreSQL, CPU of this process, median of the wall time."""
     for question in questions[:10]:
         await store.buffer.nearest(question)
     walls, answers = [], []
@@ -242,7 +242,7 @@ async def nearest(
     asks: dict[str, Any],
     partitions: Mapping[str, Partition],
 ) -> list[list[float]]:
-    """Cosines of the nearest keys that a statement finds for each question; without a tool, of the question's own."""
+    """Cosines of the nearest keys that `query` finds for each question, by default among those of its tool."""
     found = []
     for question, vector in zip(questions, vectors, strict=True):
         partition = partitions[question.env]
@@ -255,13 +255,13 @@ async def nearest(
 
 
 def recall(found: Sequence[Sequence[float]], truth: Sequence[Sequence[float]]) -> float:
-    """Share of the nearest that were found; of those equally near, any will do."""
+    """Share of the nearest keys that were found; a different key that is equally near counts too."""
     hits = sum(sum(one >= best[-1] - 1e-6 for one in near) for near, best in zip(found, truth, strict=True))
     return hits / sum(len(best) for best in truth)
 
 
 async def indexed(store: Store, clock: Clock) -> dict[str, Partition]:
-    """Every environment's part, once the store has built all indexes."""
+    """Wait until the store has built all indexes; return every environment's part."""
     partitions = {name: Partition(env, keys) for name, env, keys in await store.database.fetch(SIZES, {})}
     wanted = sum(one.keys >= INDEXED_KEYS for one in partitions.values())
     clock.read()
@@ -282,14 +282,14 @@ async def indexed(store: Store, clock: Clock) -> dict[str, Partition]:
 
 
 async def measure(steps: int, dim: int, count: int, environments: int) -> None:
-    """Print all that is measured at one size."""
+    """Measure one size, and print the results."""
     print(f"\n## {steps:,} steps of {environments} environment{'s' * (environments > 1)}\n")
     async with opened(dim) as (store, clock):
         named = {env_of(house, environments): house * 10 for house in reversed(range(steps // STEPS // 10))}
-        await store.buffer.add([play(number, environments) for number in named.values()])  # each has a number then
+        await store.buffer.add([play(number, environments) for number in named.values()])  # gives each a number
         async with store.buffer.indexes.adding([env for _, env, _ in await store.database.fetch(SIZES, {})]):
             await load(store, clock, steps, dim, environments)
-            # it would run at some time during the questions
+            # autovacuum would run at some time during the queries
             for statement in ("VACUUM ANALYZE", "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"):
                 await store.database.fetch(statement, {})
         partitions = await indexed(store, clock)
@@ -322,10 +322,10 @@ async def measure(steps: int, dim: int, count: int, environments: int) -> None:
             answers, cost = await search(store, clock, questions)
             same = sum(a == b for a, b in zip(answers, exactly, strict=True)) / len(questions)
             show("index, whole question", "", cost, f"{100 * same:.0f} %")
-        if environments > 1:  # neither of the others has partitions
+        if environments > 1:  # numpy and faiss have no partitions
             return
         stored = np.empty((0, dim), dtype=np.float16)
-        for part in range(16):  # all of a million at once take as much memory again
+        for part in range(16):  # reading a million at once would double the memory
             rows = await store.database.fetch(
                 "SELECT embedding FROM vectors_1 WHERE get_byte(uuid_send(key), 0) %% 16 = %(part)s", {"part": part}
             )
@@ -335,7 +335,7 @@ async def measure(steps: int, dim: int, count: int, environments: int) -> None:
 
 
 def others(stored: NDArray[np.float32], vectors: NDArray[np.float32], truth: Sequence[Sequence[float]]) -> None:
-    """The same vectors in numpy, and in faiss if it is installed; neither stores, filters or shares anything."""
+    """Measure numpy, and faiss if it is installed, on these vectors; neither stores, filters or shares anything."""
     stored /= np.linalg.norm(stored, axis=1, keepdims=True)
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     before = time.process_time()
@@ -360,7 +360,7 @@ def others(stored: NDArray[np.float32], vectors: NDArray[np.float32], truth: Seq
 
 
 def say(line: str) -> None:
-    """Progress, which is no result."""
+    """Print progress to stderr, apart from the results."""
     print(line, file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,9 @@
-"""CPU per optimiser step, beside plain TRL GRPO on the same tokens.
+"""Measure the CPU time per optimiser step, compared with plain TRL GRPO on the same tokens.
 
-Both trainers get the same rows, made beforehand, so that neither plays nor samples: plain `GRPOTrainer` from a
-`rollout_func` and a reward function, ours from a player that hands the episodes out. What is left is the gradient step,
-TRL's own bookkeeping, and ours: groups, curriculum, record, advantages, guards. They take turns in one process; CPU is
-that between the first and the last step of a run, of the best round. Ours / TRL must stay under 1.1.
+Both trainers get the same prepared rows, so that neither plays nor samples: plain `GRPOTrainer` from a `rollout_func`
+and a reward function, ours from a player that hands the episodes out. What remains is the gradient step, TRL's own
+bookkeeping, and ours: groups, curriculum, record, advantages, guards. The trainers take turns in one process. CPU is
+that between the first and the last step of a run, in the best round. Ours / TRL must stay under 1.1.
 
     python benchmarks/training_overhead.py --steps 12 --rounds 3
 """
@@ -48,7 +48,7 @@ SPEC = EnvironmentSpec(
 
 
 def rollouts(update: int) -> list[Rollout]:
-    """Those of one update: about 130 tokens each, 18 of them the policy's; one in three succeeds."""
+    """Rollouts of one update: about 130 tokens each, 18 of them the policy's; one in three succeeds."""
     draw = random.Random(update)
     return [_rollout(TASKS[i // SIZE], draw) for i in range(GROUPS * SIZE)]
 
@@ -66,12 +66,12 @@ def _rollout(task: Task, draw: random.Random) -> Rollout:
 
 
 class HandsOut:
-    """A player that has played already."""
+    """A player that only hands out prepared rollouts."""
 
     async def play(
         self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
     ) -> list[Rollout]:
-        """What was made for this update."""
+        """The prepared rollouts of this update."""
         return rollouts(version)
 
 
@@ -133,7 +133,7 @@ def plain(base: Path, out: Path, steps: int) -> float:
 
 
 def ours(base: Path, out: Path, steps: int, portal: BlockingPortal) -> float:
-    """CPU seconds per step of ours."""
+    """CPU seconds per step of our trainer."""
     ticks: list[float] = []
 
     async def tick(policy: Policy, codec: Codec, update: int) -> Seen:
@@ -153,7 +153,7 @@ def _per_step(ticks: Sequence[float]) -> float:
 
 
 def _recorded() -> Trajectory:
-    """Something that holds every word."""
+    """A recorded episode that contains every word."""
     step = Transition(
         state="",
         action=ToolCall(name="act", arguments={"command": "word0"}),
@@ -167,7 +167,7 @@ def _recorded() -> Trajectory:
 
 
 def main() -> None:
-    """Measure and print; exit code 1 where the bound is broken."""
+    """Measure and print; the exit code is 1 if the ratio is 1.1 or more."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)

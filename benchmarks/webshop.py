@@ -1,8 +1,9 @@
-"""Steps per CPU-second of the shop, beside what the authors' own engine was measured at.
+"""Measure the shop's steps per CPU-second, compared with those measured for the authors' own engine.
 
-Two players visit it, the oracle and the random clicker, as in the measurement of the original: 27 to 33 steps per
-CPU-second, most of it for filling in page templates and for tagging nouns. CPU is that of this process; the players'
-own thinking and the house's record of each step are in it. Without --catalogue it is the small invented one.
+Two players visit the shop, the oracle and the random clicker, as in the measurement of the original. The original took
+27 to 33 steps per CPU-second, with most of the time in filling in page templates and tagging nouns. CPU is that of this
+process, including the players' own work and the recording of each step. Without --catalogue, the small invented
+catalogue is used.
 
     python benchmarks/webshop.py --catalogue FOLDER --goals 200
 """
@@ -19,13 +20,13 @@ from dreamgym.episode import play
 from dreamgym.types import Source, Trajectory
 
 ORIGINAL = (27, 33)
-"""Steps per CPU-second of the original engine: 1,000 products, the same kind of machine."""
+"""Steps per CPU-second of the original engine, with 1,000 products on the same kind of machine."""
 WANTED = 20
-"""So many times the original's best is asked for."""
+"""Required speed, as a multiple of the original's best."""
 
 
 async def visits(shop: WebShop, behaviour: str, goals: int) -> tuple[list[Trajectory], float]:
-    """Episodes on development goals, and the CPU-seconds that they took."""
+    """Play episodes on development goals; return them and the CPU-seconds that they took."""
     environment, tasks, spec = shop.create(), shop.tasks("dev")[:goals], shop.spec
     started = time.process_time()
     played = [
@@ -36,7 +37,7 @@ async def visits(shop: WebShop, behaviour: str, goals: int) -> tuple[list[Trajec
 
 
 def main() -> int:
-    """Print a table; 1 where it is slower than asked for."""
+    """Print a table; return 1 if the shop is slower than required."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--catalogue", help="a folder with the authors' data")
     parser.add_argument("--goals", type=int, default=200)

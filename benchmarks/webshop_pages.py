@@ -1,14 +1,14 @@
-"""How far a dream of WebShop on pages answers as the shop does, and which new wishes its recordings give.
+"""Measure how often a dream of WebShop on pages answers as the shop does, and which new wishes its recordings give.
 
     python benchmarks/webshop_pages.py --catalogue FOLDER [--wishes 20]
 
-So many episodes are recorded, half by the behaviour `rule_50` and half by `mixed_shopper`; others, by `rule`, by
-`mixed_shopper` and by `random`, are asked again in a dream of them, each step in the state that the shop's own answers
-led to. `recorded` are answers that the recorded pages give, `guessed` those whose tier is `model`. A purchase that
-nobody can judge is open; a win is denied where the dream calls it a failure. Then the calls of the same episodes are
-made in the dream's own states: an episode breaks off where no recorded page answers. Then new wishes are made of every
-recorded success. The catalogue has some of them as goals of its own: those are tried in the real shop, by the calls
-that fulfil them in the dream.
+Episodes are recorded, half by the behaviour `rule_50` and half by `mixed_shopper`. The steps of other episodes, by
+`rule`, `mixed_shopper` and `random`, are then asked in a dream of them, each in the state that the shop's own answers
+led to. `recorded` are answers from the recorded pages, `guessed` those of the tier `model`. A purchase that cannot be
+judged is open; a win is denied if the dream calls it a failure. Then the calls of the same episodes are made in the
+dream's own states; an episode breaks off if no recorded page answers. Finally new wishes are made from every recorded
+success. The catalogue has some of them as goals of its own: those are tried in the real shop, with the calls that
+fulfil them in the dream.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from dreamgym.types import JsonObject, Source, StepResult, Task, Tier, ToolCall,
 
 TASKS = 300
 EPISODES = (75, 150, 300, 600)
-"""Recorded episodes."""
+"""Numbers of recorded episodes."""
 PER_PARENT = 20
-"""Most wishes that are made of one recorded success."""
+"""Most wishes that are made from one recorded success."""
 
 
 async def visits(real: WebShop, behaviour: str, tasks: Sequence[Task], first_seed: int) -> list[Trajectory]:
-    """One real episode of each task."""
+    """Play one real episode of each task."""
     environment, player = real.create(), real.behaviours[behaviour]
     return [
         await play(environment, task, player, spec=real.spec, seed=first_seed + number, source=Source.REAL)
@@ -45,7 +45,7 @@ async def visits(real: WebShop, behaviour: str, tasks: Sequence[Task], first_see
 
 
 def asked_again(known: PageWorlds, episodes: Sequence[Trajectory]) -> tuple[Counter[str], float]:
-    """What came of each step, and the seconds of an answer."""
+    """Ask each step of the episodes; return counts of the outcomes, and the CPU seconds of an answer."""
     found, seconds = Counter[str](), 0.0
     for trajectory in episodes:
         for number, step in enumerate(trajectory.transitions):
@@ -75,7 +75,7 @@ def asked_again(known: PageWorlds, episodes: Sequence[Trajectory]) -> tuple[Coun
 
 
 def played_along(known: PageWorlds, episodes: Sequence[Trajectory]) -> Counter[str]:
-    """What whole episodes came to, each call answered in the state that the dream's own answers led to."""
+    """Play whole episodes in the states that the dream's own answers lead to; return counts of the outcomes."""
     found = Counter[str]()
     for trajectory in episodes:
         episode, answer = known.episode(trajectory.task), None
@@ -96,13 +96,13 @@ def played_along(known: PageWorlds, episodes: Sequence[Trajectory]) -> Counter[s
 
 
 def share(part: int, whole: int) -> str:
-    """A share in percent with its interval, and of how many."""
+    """A share in percent with its interval and the number of cases."""
     rate = wilson(part, whole)
     return "-" if whole == 0 else f"{100 * rate.mean:.1f} [{100 * rate.low:.1f}, {100 * rate.high:.1f}] ({whole})"
 
 
 async def fidelity(real: WebShop) -> PageWorlds:
-    """Print the table of answers. Returns what all recordings show."""
+    """Print the table of answers; return the dream of all recordings."""
     tasks = real.tasks("train")[:TASKS]
     pairs = zip(
         await visits(real, "rule_50", tasks, 0), await visits(real, "mixed_shopper", tasks, 10_000), strict=True
@@ -150,7 +150,7 @@ async def fidelity(real: WebShop) -> PageWorlds:
 
 
 async def wishes(real: WebShop, known: PageWorlds, shown: int) -> None:
-    """Print new wishes, and whether the shop agrees where it has them."""
+    """Print new wishes, and how often the shop agrees with those that it has too."""
     variation = goal_variation(real.spec, known)
     assert variation is not None
     parents = [task for task in real.tasks("train")[:TASKS] if variation.is_recorded(task)]

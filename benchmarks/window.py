@@ -1,14 +1,15 @@
-"""How long the page of `dreamgym view` takes over a store of many episodes, and over an episode of many steps.
+"""Measure how fast the page of `dreamgym view` shows a store of many episodes and an episode of many steps.
 
     python benchmarks/window.py [--episodes 10000] [--steps 5000]
 
-The store is an embedded PostgreSQL in a temporary folder that is deleted. A third of its episodes are dreamed, of the
-same tasks as the others, and one task was played for `--steps` steps in a dream and in reality, which part near the
-end. Beside it lies a run folder with 500 updates of a training run and a report with the steps behind its numbers.
+The store is an embedded PostgreSQL in a temporary folder that is deleted afterwards. A third of its episodes are
+dreamed, on the same tasks as the others. One task was played for `--steps` steps in a dream and in reality, which
+differ from a step near the end on. The page also shows a run folder with 500 updates of a training run and a report
+with the steps behind its numbers.
 
-- server ms: from the question of a view to its whole answer, asked over HTTP on this machine one after another; the
-  questions that the view asks are added up, and the median and the lowest of the repetitions are given;
-- CPU ms: of the process that answers and of PostgreSQL, for the same questions;
+- server ms: time from the requests of a view to their whole answers, summed over the requests, which are sent over HTTP
+  on this machine one after another; median and lowest of the repetitions;
+- CPU ms: CPU of the process that answers and of PostgreSQL, for the same requests;
 - page ms: from the click to the view on the screen, in a headless Chromium, if playwright and a Chromium are installed.
 """
 
@@ -88,7 +89,7 @@ def cpu_s(postmaster: int) -> float:
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[tuple[Store, int]]:
-    """An empty store in a folder of its own, and the process id of its PostgreSQL."""
+    """An empty store in a temporary folder, and the process id of its PostgreSQL."""
     home = Path(tempfile.mkdtemp(prefix="dreamgym-window-"))
     home.chmod(0o711)
     server = EmbeddedServer.start(home / "postgres")
@@ -105,7 +106,7 @@ async def opened() -> AsyncIterator[tuple[Store, int]]:
 
 @dataclass(frozen=True)
 class View:
-    """What a person opens, and the questions that the page asks then."""
+    """A view that a person opens, and the requests that the page then sends."""
 
     name: str
     hash: str
@@ -113,7 +114,7 @@ class View:
 
 
 def played(name: str, task: str, steps: int, *, dreamed: bool, parts_at: int | None = None) -> Trajectory:
-    """An episode; a dream and reality of one task are alike up to a step."""
+    """An episode; the dream of a task is like its real episode before step `parts_at`, and different from there on."""
     draw = random.Random(task)
     state, transitions = f"{task}: you are outside.", list[Transition]()
     neighbour: tuple[str, ...] = ()
@@ -148,14 +149,14 @@ def played(name: str, task: str, steps: int, *, dreamed: bool, parts_at: int | N
 
 
 def short_episode(number: int) -> Trajectory:
-    """One of many: each task was played three times, once in a dream."""
+    """One of the many short episodes: each task was played three times, once in a dream."""
     return played(
         f"episode-{number}", f"house-{number // 3}", SHORT, dreamed=number % 3 == 2, parts_at=1 + number % SHORT
     )
 
 
 async def fill(store: Store, episodes: int, steps: int) -> None:
-    """Store all that is shown."""
+    """Store all episodes and tasks that are shown."""
     for first in range(0, episodes, LOADED):
         await store.buffer.add([short_episode(number) for number in range(first, min(first + LOADED, episodes))])
     await store.buffer.add(
@@ -180,7 +181,7 @@ async def fill(store: Store, episodes: int, steps: int) -> None:
 
 
 def write_folder(folder: Path) -> None:
-    """A training run, and a report whose numbers have 2,000 steps behind them."""
+    """Write a training run, and a report with 2,000 steps behind its numbers."""
     lines: list[dict[str, object]] = []
     for update in range(UPDATES):
         lines.append(
@@ -212,7 +213,7 @@ def write_folder(folder: Path) -> None:
 
 
 def views(steps: int) -> list[View]:
-    """Every view with its questions; the page asks `about` before each."""
+    """Every view with its requests; the page requests `about` before each view."""
     env = {"env": ENV}
     of_dream, of_real = {"place": "store", "id": "long-dream"}, {"place": "store", "other_place": "store"}
     cell_ = {"name": ".", "setting": "m", "cell": cell("answers", "observation exact", "share")}
@@ -315,7 +316,7 @@ SHOWN = """hash => new Promise((resolve) => {
 
 
 async def page_ms(page: Any, view: View) -> float:
-    """From the click to the view on the screen, the median of three."""
+    """Time from the click to the view on the screen, the median of three."""
     found = []
     for _ in range(3):
         await page.evaluate(SHOWN, "#/reports?name=nothing")
@@ -324,7 +325,7 @@ async def page_ms(page: Any, view: View) -> float:
 
 
 async def server_ms(http: httpx2.AsyncClient, postmaster: int, view: View) -> tuple[float, float, float]:
-    """Median and lowest wall time of the questions of a view, and their CPU."""
+    """Median and lowest wall time of the requests of a view, and their median CPU time."""
     walls, cpu = list[float](), list[float]()
     for _ in range(REPEATED):
         used, began = cpu_s(postmaster), time.perf_counter()
@@ -344,7 +345,7 @@ async def measure(episodes: int, steps: int, say: Callable[[str], None]) -> None
             store, postmaster = await stack.enter_async_context(opened())
             began = time.perf_counter()
             await fill(store, episodes, steps)
-            # it would run beside the first views, and count as their CPU
+            # autovacuum would run during the first views, and count as their CPU
             for statement in ("VACUUM ANALYZE", "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"):
                 await store.database.fetch(statement, {})
             say(f"stored in {time.perf_counter() - began:.0f} s")

@@ -1,4 +1,4 @@
-"""An environment of one's own: a row of lamps, of which one task asks for a certain pattern.
+"""A custom environment: a row of lamps, and tasks that ask for a certain pattern of them.
 
 python examples/02_an_environment.py
 dreamgym collect examples/02_an_environment.py:lamps --agent random --episodes 50

@@ -1,8 +1,8 @@
-"""An unchanged LangGraph agent plays a task in the dream. In the real game only its MCP URL would be another.
+"""An unchanged LangGraph agent plays a task in the dream. In the real game only its MCP URL would differ.
 
 python examples/03_an_agent_in_a_dream.py [CHAT_URL]
 
-CHAT_URL is any OpenAI-compatible endpoint; without one a script that searches the house stands in for the model.
+CHAT_URL is any OpenAI-compatible endpoint. Without it, a script that searches the house replaces the model.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""How true the dream is: recorded calls that it does not know, predicted and compared with what was recorded.
+"""Measure how true the dream is: predict held-out recorded calls and compare them with the recorded answers.
 
 python examples/04_how_far_to_trust.py
 """

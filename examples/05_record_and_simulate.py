@@ -3,8 +3,8 @@
     python examples/05_record_and_simulate.py FOLDER
 
 The agent here is five lines. It speaks to the recorder, and later to the simulation, as it would to the real server.
-As commands: `dreamgym record FOLDER -- python examples/notes_server.py` stands as the command of an agent's
-MCP server, and then `dreamgym serve FOLDER --model nearest` serves the same tools.
+On the command line, `dreamgym record FOLDER -- python examples/notes_server.py` becomes the command of the agent's
+MCP server; later `dreamgym serve FOLDER --model nearest` serves the same tools.
 """
 
 import asyncio

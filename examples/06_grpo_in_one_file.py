@@ -4,7 +4,7 @@
 
 `dreamgym train` does the same through TRL, with a server, a curriculum, checkpoints and probes in the real environment.
 Left out here: the KL term (beta = 0), the ratio and its clipping (each batch is used for one step, so the policy that
-learns is the one that sampled), groups whose rollouts agree (their advantages are 0), and any claim about the game.
+learns is the one that sampled), groups of equal rewards (their advantages are 0), and a test in the real game.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ SFT_STEPS, UPDATES = 100, 30
 
 
 def logprobs_of(policy: TransformersPolicy, segments: list[Segment]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of every sampled or imitated token under the weights of now, and its mask; both (B, T)."""
+    """Log-probability of each token under the current weights, mask of sampled or imitated tokens; both (B, T)."""
     longest = max(len(segment.ids) for segment in segments)
     pad = policy.tokenizer.pad_token_id
     ids_BT = torch.tensor([segment.ids + [pad] * (longest - len(segment.ids)) for segment in segments])
@@ -44,7 +44,7 @@ def logprobs_of(policy: TransformersPolicy, segments: list[Segment]) -> tuple[to
 
 
 def recorded_segment(codec: ChatCodec, episode: dreamgym.Trajectory) -> Segment:
-    """A recorded episode as the conversation that the policy would have had; the agent's commands are its words."""
+    """A recorded episode as a conversation of the policy: the recorded commands are the policy's answers."""
     first = dreamgym.StepResult(observation=episode.task.initial_state or "")
     segment = Segment(codec.start(user_message(episode.task, first)))
     for number, step in enumerate(episode.transitions):
@@ -59,7 +59,7 @@ def recorded_segment(codec: ChatCodec, episode: dreamgym.Trajectory) -> Segment:
 
 
 def imitate(policy: TransformersPolicy, segments: list[Segment]) -> None:
-    """Supervised fine-tuning: the recorded words become likelier."""
+    """Supervised fine-tuning: make the recorded commands more likely."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=RATE_SFT)
     for step in range(SFT_STEPS):
         batch = [segments[(step * 16 + i) % len(segments)] for i in range(16)]
@@ -71,7 +71,7 @@ def imitate(policy: TransformersPolicy, segments: list[Segment]) -> None:
 
 
 def learn(policy: TransformersPolicy, optimizer: torch.optim.Optimizer, groups: list[list[Rollout]]) -> float:
-    """One policy-gradient step: words of rollouts that were better than their group become likelier."""
+    """One policy-gradient step: make the tokens of rollouts that were better than their group more likely."""
     segments, advantages_B = [], []
     for rollouts_G in groups:
         advantages_G = group_advantages([rollout.reward for rollout in rollouts_G])
@@ -87,7 +87,7 @@ def learn(policy: TransformersPolicy, optimizer: torch.optim.Optimizer, groups: 
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
     optimizer.step()
-    policy.forget()  # what sampling has cached belongs to the weights of before
+    policy.forget()  # the sampling cache was computed with the old weights
     return float(loss.detach())
 
 

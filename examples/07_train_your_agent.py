@@ -1,10 +1,11 @@
-"""Train the policy behind an agent, in a dream: the agent stays as it is, its chat model learns.
+"""Train the policy behind an agent in a dream: the agent stays as it is, its chat model learns.
 
     python examples/07_train_your_agent.py OUT [POLICY_FOLDER]
 
-Without POLICY_FOLDER a tiny policy is made from the recordings: enough for an environment whose one tool takes one
-text. For any other it is a checkpoint whose chat template shows tools, such as a download of Qwen2.5-0.5B-Instruct. The
-agent may be anything that takes a task, an MCP URL and a chat URL: here `examples/langgraph_create_agent.py`.
+Without POLICY_FOLDER a tiny policy is made from the recordings. It is enough for an environment with one tool that
+takes one text. Other environments need a checkpoint whose chat template shows tools, such as a download of
+Qwen2.5-0.5B-Instruct. The agent may be anything that takes a task, an MCP URL and a chat URL: here it is
+`examples/langgraph_create_agent.py`.
 """
 
 import sys

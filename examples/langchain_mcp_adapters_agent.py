@@ -1,7 +1,7 @@
 """A LangChain agent (`create_agent`) with the tools of an MCP server through langchain-mcp-adapters.
 
-The adapters need mcp 1.x: an environment of their own, with the versions of constraints-mcp1.txt. They open an MCP
-session for every call, which is no harm at the URL of an episode.
+The adapters need mcp 1.x, so install them in a virtual environment of their own, with the versions of
+constraints-mcp1.txt. They open an MCP session for every call. This does no harm, because the URL names the episode.
 
 python langchain_mcp_adapters_agent.py MCP_URL CHAT_URL TASK
 """

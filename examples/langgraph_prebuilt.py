@@ -1,6 +1,6 @@
 """A LangGraph agent (`langgraph.prebuilt.create_react_agent`) with the tools of an MCP server.
 
-LangGraph 1.0 moved it to `langchain.agents.create_agent`; many agents are built like this all the same.
+LangGraph 1.0 moved it to `langchain.agents.create_agent`, but many agents still use this one.
 
 python langgraph_prebuilt.py MCP_URL CHAT_URL TASK
 """

@@ -1,4 +1,4 @@
-"""A small MCP server to record: notes that are written and read."""
+"""A small MCP server to record: its tools read and write notes."""
 
 from mcp.server.mcpserver import MCPServer
 

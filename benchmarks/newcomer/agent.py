@@ -1,4 +1,4 @@
-"""An agent of one's own: it shows a chat model the tools of an MCP server, and does what the model calls."""
+"""A newcomer's own agent: it shows a chat model the tools of an MCP server, and makes the calls of the model."""
 
 import json
 from typing import Any

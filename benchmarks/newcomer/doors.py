@@ -1,4 +1,4 @@
-"""An environment of one's own: three doors, and a sign that says which one opens."""
+"""A newcomer's own environment: three doors, and a sign that shows which one opens."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,10 @@
-"""How long a newcomer waits, from `git clone` to the first simulated answer of their own MCP server.
+"""Measure how long a newcomer waits from `git clone` to the first simulated answer of their own MCP server.
 
     python benchmarks/newcomer/first_answer.py
 
 The commands are those of docs/recording.md, in a clone of this checkout's last commit, with a new virtual environment,
-a new home and no cache. Each stage has its wall time and the CPU time of all processes below this one. PostgreSQL,
-which is the child of none of them, is not counted. The last row says how busy the machine was.
+a new home and no cache. Each stage has its wall time and the CPU time of all descendants of this process. PostgreSQL is
+not one of them, and is not counted. The last row shows how busy the machine was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dreamgym.evaluation.stopwatch import cpu_s
 
 
 class Stages:
-    """The rows of the table."""
+    """The times of all stages, which are the rows of the table."""
 
     def __init__(self) -> None:
         self.wall_s: dict[str, float] = {}
@@ -38,7 +38,7 @@ class Stages:
         self.cpu_s[name] = self.cpu_s.get(name, 0) + _cpu_s() - cpu
 
     def table(self) -> Iterator[str]:
-        """As Markdown."""
+        """Lines of the table as Markdown."""
         yield "| | wall, s | CPU, s |"
         yield "|---|---|---|"
         for name, wall_s in self.wall_s.items():
@@ -56,13 +56,13 @@ PIP = "`pip install -c constraints.txt '.[server]'`"
 
 
 def _cpu_s() -> float:
-    """CPU seconds of the processes below this one, those that have ended too."""
+    """CPU seconds of the descendants of this process, including those that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime + cpu_s() - time.process_time()
 
 
 def main() -> None:
-    """Take the way, and print the table."""
+    """Run all stages, and print the table."""
     with tempfile.TemporaryDirectory() as home, ExitStack() as server:
         Path(home).chmod(0o755)  # as root, PostgreSQL runs as a user of its own
         newcomer, stages = Newcomer(Path(home), None), Stages()

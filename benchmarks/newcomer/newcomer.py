@@ -1,10 +1,10 @@
-"""A newcomer's way, from an empty folder to an agent of their own that was trained, with the time of each stage.
+"""Take a newcomer's way from an empty folder to a trained agent of their own, and measure the time of each stage.
 
     python3 benchmarks/newcomer/newcomer.py             # installs into a new virtual environment first
     python3 benchmarks/newcomer/newcomer.py .venv/bin   # uses the programs of that folder
 
-It needs a package index and nothing else. The other files of this folder are the newcomer's own; their commands are
-those of the README, docs/recording.md, docs/howto/environment.md and docs/training.md.
+It needs only a package index. The other files of this folder are the newcomer's own. The commands are those of the
+README, docs/recording.md, docs/howto/environment.md and docs/training.md.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Newcomer:
         self.environment.setdefault("DREAMGYM_HOME", str(folder / "dreamgym"))
 
     def install(self) -> None:
-        """As the quickstart says."""
+        """Install as in the quickstart."""
         venv.create(self.folder / "venv", with_pip=True)
         subprocess.run(
             [self.programs / "pip", "install", "--quiet", "-c", "constraints.txt", ".[demo]"], cwd=PROJECT, check=True
         )
 
     def run(self, *command: str) -> str:
-        """What the command prints. Exits with all that it said if it fails."""
+        """Run a command; return what it prints. If it fails, exit with all of its output."""
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
@@ -52,7 +52,7 @@ class Newcomer:
 
     @contextmanager
     def serving(self, *command: str) -> Iterator[str]:
-        """The URL that the command prints first. At the end it gets a Ctrl-C."""
+        """Start a command; yield the URL that it prints first. At the end, send it a Ctrl-C."""
         process = subprocess.Popen(
             command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True, process_group=0
         )
@@ -64,7 +64,7 @@ class Newcomer:
             process.wait(timeout=60)
 
     def record_and_simulate(self) -> None:
-        """Two commands: an MCP server is recorded under its client, and the client gets the same from a simulation."""
+        """Record an MCP server under its client, and check that the client gets the same answers from a simulation."""
         with self.serving("dreamgym", "record", "stock", "--out", "stock/", "--port", "0", "--", *server()) as url:
             real = self.run("python", str(HERE / "stock_client.py"), url)
         with self.serving("dreamgym", "serve", "stock/", "--model", "nearest", "--port", "0") as url:
@@ -73,7 +73,7 @@ class Newcomer:
             sys.exit(f"the simulation answers\n{simulated}and the real server\n{real}")
 
     def play_own_environment(self) -> None:
-        """Check it, play it, and play the simulation that is made of the play."""
+        """Check and play the newcomer's environment, and play the simulation made from the recorded play."""
         doors = f"{HERE / 'doors.py'}:doors"
         self.run("dreamgym", "env", "doctor", doors)
         self.run("dreamgym", "collect", doors, "--agent", "random", "--episodes", "60")
@@ -81,7 +81,7 @@ class Newcomer:
         print(self.run("dreamgym", "play", doors, "--agent", "random", "--against", "dream", "--model", "nearest"))
 
     def train_own_agent(self) -> None:
-        """The policy behind an agent practises in the simulation, and is measured in the real environment."""
+        """Train the policy behind the newcomer's agent in the simulation, and measure it in the real environment."""
         doors, agent = f"{HERE / 'doors.py'}:doors", f"{HERE / 'agent.py'}:play"
         self.run("dreamgym", "train", doors, "--agent", agent, "--model", "nearest", *TINY, "--out", "run")
         print(self.run("dreamgym", "eval", doors, "--policy", "run/policy", "--agent", agent, "--against", "real"))

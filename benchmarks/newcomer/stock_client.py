@@ -1,4 +1,4 @@
-"""Makes three tool calls at the URL of an MCP server."""
+"""Make three tool calls at the URL of an MCP server."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A stranger's MCP server: the stock of a shop. It knows nothing of DreamGym."""
+"""A newcomer's own MCP server: the stock of a shop. It knows nothing of DreamGym."""
 
 from mcp.server import MCPServer
 

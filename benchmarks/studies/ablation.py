@@ -1,9 +1,9 @@
-"""What each part of the experience model is worth: settings against the first one, on the same held-out steps.
+"""Measure what each part of the experience model is worth: compare settings with the first, on equal held-out steps.
 
     python benchmarks/studies/ablation.py shop-folder/ --limit 40 --setting local --setting "local without state"
 
-It measures nothing itself: every cell is `dreamgym fidelity` with two settings. What is predicted is kept in `--out`,
-and a second start goes on from there.
+Every cell comes from `dreamgym fidelity` with two settings. Predictions are kept in `--out`, and a second start
+continues from there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEAD = (
 
 
 def measured(one: str, other: str, given: argparse.Namespace) -> FidelityReport:
-    """Both settings on the same steps."""
+    """Measure both settings on the same steps."""
     print(f"{time.strftime('%H:%M:%S')} {other}", file=sys.stderr, flush=True)
     report = fidelity(
         given.env,
@@ -58,7 +58,7 @@ def measured(one: str, other: str, given: argparse.Namespace) -> FidelityReport:
 
 
 def table(settings: Sequence[str], given: argparse.Namespace) -> Iterator[str]:
-    """One row per setting; the first one's has no difference."""
+    """Lines of the table, with one row per setting; the first setting has no difference."""
     yield f"| {' | '.join(HEAD)} |"
     yield "|---" * len(HEAD) + "|"
     first, *others = settings
@@ -70,10 +70,10 @@ def table(settings: Sequence[str], given: argparse.Namespace) -> Iterator[str]:
 
 
 def row(one: SettingReport, pair: Paired | None) -> str:
-    """The step level of one setting in one line."""
+    """The row of one setting, with its measures of single steps."""
     steps = one.steps
     difference = "" if pair is None else points(pair.difference)
-    in_steps = steps.reward.recall.n > 0  # where not, the task's own check tells success
+    in_steps = steps.reward.recall.n > 0  # otherwise the task's own check decides on success
     cells = (
         share(steps.answered),
         share(steps.state["all"].exact),
@@ -90,7 +90,7 @@ def row(one: SettingReport, pair: Paired | None) -> str:
 
 
 def foreseen(event: Detection) -> tuple[str, str]:
-    """Of what was foreseen, the share that did not come; of what came, the share that was foreseen."""
+    """Share of the predicted events that did not happen, and share of the events that were predicted."""
     right = event.precision
     return share(Rate(mean=1 - right.mean, low=1 - right.high, high=1 - right.low, n=right.n)), share(event.recall)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How well `nearest` predicts each real environment, from the recordings in a folder: ENV.jsonl each.
+# Measures how well `nearest` predicts each real environment; RECORDINGS contains an ENV.jsonl for each.
 #     bash benchmarks/studies/nearest_everywhere.sh RECORDINGS OUT
 set -eu
 for env in coin alfworld webshop scienceworld bfcl; do

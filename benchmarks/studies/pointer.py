@@ -1,9 +1,10 @@
-"""What a pointer policy learns by imitation in rooms that it has not seen, and what its mark is worth.
+"""Measure what a pointer policy learns by imitation for rooms that it has not seen, and what its marks are worth.
 
     python benchmarks/studies/pointer.py --env alfworld --behaviour handcoded --games 260 --test 200
 
-Plays the first training games once each, makes a policy of them, has it imitate the episodes that succeeded, and plays
-games of the test split in the real environment, sampled. CPU seconds are of the whole imitation, on one thread.
+The first training games are played once each. A policy made from them imitates the episodes that succeeded, and then
+plays games of the test split in the real environment, with sampled actions. CPU seconds are those of the whole
+imitation, on one thread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How true a dream is by the number of recorded transitions: retrieval alone, a fitted model alone, and both.
+"""Measure how true a dream is by the number of recorded transitions: with retrieval, a fitted model, and both.
 
     python benchmarks/studies/recordings_curve.py coin --trajectories coin.jsonl --known 250 --known 1000 --out runs/c
 
-A fifth of the trajectories is held out for all; of the rest so many are known, a smaller number part of a larger one.
-It measures nothing itself: fits are `dreamgym fit`, rows are those of `ablation.py` beside it. What is done is kept.
+A fifth of the trajectories is held out in all rows. Of the rest, `--known` transitions are known, a smaller number
+being part of a larger one. `dreamgym fit` makes the fits, and `ablation.py` in this folder the rows. Results are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write(file: Path, trajectories: Sequence[Trajectory]) -> None:
 
 
 def fit(env: str, known: Path, out: Path, shown: int, steps: int) -> None:
-    """A tiny model that is shown so many recorded transitions; one that is there is kept."""
+    """Fit a tiny model that is shown `shown` recorded transitions; keep one that exists."""
     if out.is_dir():
         return
     command = [DREAMGYM, "fit", env, "--base", f"tiny -k {shown}", "--trajectories", str(known)]

@@ -1,9 +1,9 @@
-"""A real environment made as slow as one behind the web: so many calls at a time, and so many seconds for each.
+"""A real environment made as slow as one behind the web: few calls at a time, and some seconds for each.
 
     dreamgym experiment examples/experiments/cost-coin.toml
 
-Calls wait for a free session in the order they come; a start of an episode does not wait. The default is 4 sessions and
-0.5 s a call on the game `coin`; other figures are options of an environment folder:
+Calls wait for a free session in the order of their arrival; the start of an episode does not wait. The default is 4
+sessions and 0.5 s per call on the game `coin`. Other values are options of an environment folder:
 
     [real]
     adapter = "benchmarks/studies/slowed.py:slowed"
@@ -28,18 +28,18 @@ from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 
 
 class Slowness(Frozen):
-    """The options."""
+    """Options of the slowed environment."""
 
     name: str = "coin"
     """The environment that is slowed."""
     seconds: float = Field(default=0.5, ge=0)
-    """Of each call."""
+    """Seconds that each call takes."""
     sessions: int = Field(default=4, ge=1)
     """Calls at a time, over all episodes of the process."""
 
 
 class Sessions:
-    """When each call has its answer, if no more than so many are served at a time."""
+    """Computes when each call is answered if at most `count` are served at a time."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self._seconds = seconds
@@ -47,7 +47,7 @@ class Sessions:
         self._lock = Lock()
 
     def answered(self, now: float) -> float:
-        """Of a call that comes now; whoever comes first is served first."""
+        """When a call that comes at time `now` is answered; the first to come is the first served."""
         with self._lock:
             done = max(now, heapq.heappop(self._free)) + self._seconds
             heapq.heappush(self._free, done)
@@ -62,7 +62,7 @@ class SlowedEnvironment:
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """Those of the environment."""
+        """The tools of the environment."""
         return self._environment.tools
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
@@ -70,7 +70,7 @@ class SlowedEnvironment:
         return await self._environment.reset(task, seed=seed)
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Act once a session has had its seconds for it."""
+        """Wait for a session and for the seconds of the call, then act."""
         now = time.monotonic()
         await asyncio.sleep(self._sessions.answered(now) - now)
         return await self._environment.step(action)
@@ -81,7 +81,7 @@ class SlowedEnvironment:
 
 
 class Slowed:
-    """The real environment with all that belongs to it, and slow."""
+    """The real environment with its tasks and behaviours, but with slow steps."""
 
     def __init__(self, real: RealEnvironment, how: Slowness) -> None:
         self._real = real
@@ -92,16 +92,16 @@ class Slowed:
         )
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Those of the environment."""
+        """The tasks of the environment."""
         return self._real.tasks(split)
 
     def create(self) -> Environment:
-        """A new world; all share the sessions."""
+        """A new environment; all share the sessions."""
         return SlowedEnvironment(self._real.create(), self._sessions)
 
 
 def slowed(options: JsonObject) -> Slowed:
-    """What `benchmarks/studies/slowed.py:slowed` names. Raises InvalidInput for an option that it does not know."""
+    """Load `benchmarks/studies/slowed.py:slowed`. Raises InvalidInput for an option that it does not know."""
     try:
         how = Slowness.model_validate(options)
     except ValidationError as error:

@@ -3,9 +3,9 @@
     dreamgym collect webshop --agent mixed --episodes 200 --out runs.jsonl
     python benchmarks/studies/two_doors.py webshop --recorded runs.jsonl --model local
 
-Between the two episodes only the URL changes. The chat model is a script: it makes the moves by which the environment's
-expert wins the task in reality, so that each answer of the dream stands beside the real answer to the same call. The
-task is the first of the split that the expert wins within `--steps`, and none that was recorded.
+Only the URL changes between the two episodes. The chat model is a script: it makes the moves with which the
+environment's expert wins the task in reality, so that each answer of the dream stands beside the real answer to the
+same call. The task is the first of the split that was not recorded and that the expert wins within `--steps`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dreamgym.types import JsonObject, Source, Trajectory
 
 COLUMN = 76
 SHOWN = 12
-"""Lines of an answer; a page of a shop or a browser has hundreds."""
+"""Most lines shown of an answer; a page of a shop or a browser has hundreds."""
 
 
 async def won(real: RealEnvironment, split: str, recorded: set[str], steps: int) -> Trajectory:
@@ -52,9 +52,9 @@ async def won(real: RealEnvironment, split: str, recorded: set[str], steps: int)
 
 
 async def played(worlds: Worlds, script: Trajectory) -> Trajectory:
-    """The agent's episode at the door of these worlds; its chat model says the moves of the script.
+    """Let the agent play one episode in these worlds; its chat model makes the moves of the script.
 
-    It is stored apart: a dream that had seen the real one would only repeat it.
+    The episode is stored apart: a dream that had seen the real one would only repeat it.
     """
 
     def says(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
@@ -69,7 +69,7 @@ async def played(worlds: Worlds, script: Trajectory) -> Trajectory:
 
 
 def told(title: str, episode: Trajectory) -> list[str]:
-    """An episode in one column."""
+    """The lines of an episode in one column."""
     lines = [title, *shown(episode.task.initial_state or "")]
     for step in episode.transitions:
         arguments = ", ".join(str(value) for value in step.action.arguments.values())

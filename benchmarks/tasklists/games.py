@@ -1,4 +1,4 @@
-"""Writes the packed task lists of TextWorldExpress's games: split, seed, instruction and first view of each world.
+"""Write the packed task lists of TextWorldExpress's games: split, seed, instruction and first view of each world.
 
     python benchmarks/tasklists/games.py coin twc mapreader
 
@@ -25,12 +25,12 @@ from dreamgym.types import Task
 
 TRAINED_ON = ("coin", "mapreader", "twc")
 FEW = {"train": range(500), "dev": range(2000, 2200), "test": range(500_000, 500_300)}
-"""Seeds of the games that no training is measured on, so that their lists stay small."""
+"""Fewer seeds for the games on which training is not measured, so that their lists stay small."""
 OPPOSITE = {"north": "south", "east": "west", "south": "north", "west": "east"}
 
 
 async def places(environment: Environment, seed: int) -> tuple[str, ...]:
-    """Every place of one world of coin, the first one first, found by walking through it."""
+    """Walk through one world of coin; return every place, beginning with the start."""
     start = await environment.reset(Task(id="walk", env="coin", instruction="", metadata={"seed": seed}))
     seen: list[str] = []
 
@@ -47,7 +47,7 @@ async def places(environment: Environment, seed: int) -> tuple[str, ...]:
 
 
 async def coin_lines(seeds: Mapping[str, range]) -> AsyncIterator[str]:
-    """The list of coin, whose worlds are compared place by place."""
+    """Yield the lines of coin's list; its worlds are compared place by place."""
     environment = GameEnvironment(COIN)
     worlds: set[frozenset[str]] = set()
     for split, numbers in seeds.items():

@@ -1,9 +1,9 @@
-"""Writes the packed task list of MiniWoB++: the instruction and the first view of each page, drawn by each seed.
+"""Write the packed task list of MiniWoB++: the instruction and the first view of each page with each seed.
 
     python benchmarks/tasklists/pages.py
 
-opens every page in a browser. A world that an earlier seed already gave is left out. The list is written into the
-package.
+The command opens every page in a browser. A world that an earlier seed already gave is left out. The list is written
+into the package.
 """
 
 from __future__ import annotations

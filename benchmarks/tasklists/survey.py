@@ -1,4 +1,4 @@
-"""How hard the games are: how often each way to play wins, and how much there is to read.
+"""Measure how hard the games are: how often each behaviour wins, and how much text there is.
 
     python benchmarks/tasklists/survey.py coin twc mapreader --tasks 200
 
@@ -38,12 +38,12 @@ KINDS = ("random", "noisy", "mixed", "expert")
 
 
 def words(text: str) -> list[str]:
-    """As a tiny policy's tokenizer cuts it."""
+    """Words of a text, as a tiny policy's tokenizer splits it."""
     return re.sub(r"[^\w\s]+", " ", text.lower()).split()
 
 
 def row(real: RealEnvironment, kind: str, episodes: Sequence[Trajectory], seconds: float) -> tuple[str, ...]:
-    """What some episodes of one behaviour show."""
+    """Cells of the row for the episodes of one behaviour."""
     steps = [step for episode in episodes for step in episode.transitions]
     commands = [words(str(step.action.arguments["command"])) for step in steps]
     texts = [
@@ -77,7 +77,7 @@ def row(real: RealEnvironment, kind: str, episodes: Sequence[Trajectory], second
 
 
 async def survey(real: RealEnvironment, kind: str, count: int) -> tuple[str, ...]:
-    """Play `count` test tasks with one behaviour."""
+    """Play `count` test tasks with one behaviour; return the cells of the row."""
     environment, start = real.create(), time.perf_counter()
     episodes = [
         await play(environment, task, real.behaviours[kind], spec=real.spec, seed=seed, source=Source.REAL)

@@ -1,9 +1,9 @@
-"""Writes the packed task list of ScienceWorld: instructions and first views, which only the running package knows.
+"""Write the packed task list of ScienceWorld: instructions and first views, which only the running package knows.
 
     python benchmarks/tasklists/variations.py [LIMIT]
 
-takes at most LIMIT variations of each task and fold. All of them take half an hour. The list is written into the
-package.
+The command takes at most LIMIT variations of each task and fold. All of them take half an hour. The list is written
+into the package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dreamgym_integrations.environments.scienceworld.simulator import Simulator,
 
 
 def lines(simulator: Simulator, limit: int | None) -> Iterator[str]:
-    """Fold, task, variation, instruction and first view of each; within a fold one of each task after another."""
+    """Yield fold, task, variation, instruction and first view of each; within a fold, the tasks take turns."""
     from scienceworld.constants import ID2TASK
 
     kinds: dict[str, dict[str, list[int]]] = {kind: simulator.folds(kind) for kind in ID2TASK.values()}

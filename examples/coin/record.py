@@ -1,8 +1,9 @@
-"""Writes the recorded files of this folder from the real game: tools.json, tasks.jsonl and trajectories.jsonl.
+"""Write the recorded files of this folder from the real game: tools.json, tasks.jsonl and trajectories.jsonl.
 
     python examples/coin/record.py
 
-Each task is played twice without a language model, from hopeless to nearly perfect play; the same files come out again.
+A script plays each task twice, without a language model, from hopelessly to nearly perfectly. Each run writes the same
+files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TASKS = 20
 
 
 async def record() -> list[Trajectory]:
-    """Every task twice."""
+    """Play every task twice."""
     coin = load_real("coin")
     environment = coin.create()
     trajectories = []

@@ -1,12 +1,12 @@
-"""Success over wall-clock, where a real step takes seconds: the dream against the real environment, from a run.
+"""Predict success over wall-clock if a real step takes seconds: the dream against the real environment, from a run.
 
     dreamgym experiment examples/experiments/coin.toml --out runs/coin
     dreamgym experiment examples/experiments/cost-coin.toml --out runs/cost-coin
     python examples/experiments/cost.py runs/coin --slowed runs/cost-coin
 
-A slow environment is predicted, not run: days would go by. What was measured is how often each policy succeeds after
-so many real steps and so many seconds of compute on this machine; `--slowed` says how well the prediction fits a run
-that was slowed in fact. Writes cost.md and cost.png into the run folder.
+A slow environment is predicted and not run, because that would take days. The run measured how often each policy
+succeeds after so many real steps and so many seconds of compute on this machine. `--slowed` compares the prediction
+with a run in an environment that was really slow. Writes cost.md and cost.png into the run folder.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from dreamgym.types import JsonObject, Trajectory
 
 FORMULA = "wall-clock = compute + real steps * seconds a step / sessions"
 MOST = 3600.0
-"""Seconds a step; beyond them nobody asks."""
+"""The highest number of seconds per step that is considered."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One look at the policy of a run."""
+    """One probe of the policy of a run."""
 
     compute: float
-    """Seconds of this machine until then, real and dream alike."""
+    """Seconds of compute on this machine until then, for real and dream steps alike."""
     steps: int
     """Real steps until then."""
     success: float
 
 
 Course = tuple[Point, ...]
-"""Of one seed."""
+"""The probes of one seed, in order."""
 Clock = list[tuple[float, float]]
 """Seconds, and success in reality at that time."""
 
@@ -51,19 +51,19 @@ def number(line: JsonObject, name: str) -> float:
 
 
 def practice(folder: Path) -> list[JsonObject]:
-    """The lines of an arm's record, in the order in which they came about."""
+    """The lines of an arm's record, in the order of their writing."""
     return list(itertools.chain.from_iterable(phases_of(folder)))
 
 
 def beside_rollouts(folder: Path) -> float:
-    """Seconds of an update beside its rollouts: learning, saving, probes and the start, spread over all updates."""
+    """Seconds per update outside its rollouts: learning, saving, probes and the start, spread over all updates."""
     result = Result.model_validate_json((folder / "result.json").read_text(encoding="utf-8"))
     rollouts = [number(line, "rollout_s") for line in practice(folder) if "rollout_s" in line]
     return max(0.0, result.seconds - sum(rollouts)) / max(1, len(rollouts))
 
 
 def course(folder: Path, recorded: int, update_s: float) -> Course:
-    """What was measured of one arm with one seed, after so many recorded steps."""
+    """The probes of one arm with one seed; `recorded` is the number of real steps taken before its training."""
     compute, steps, points = 0.0, recorded, []
     for line in practice(folder):
         if "real_success" in line:
@@ -75,7 +75,7 @@ def course(folder: Path, recorded: int, update_s: float) -> Course:
 
 
 def courses(run: Path, arm: str, seeds: Sequence[Path], *, charged: bool) -> list[Course]:
-    """Those of all seeds. Charged are the recordings that it needs: a dream all, else those of the warm start."""
+    """The probes of all seeds. If `charged`, the recordings count: all for a dream, else those of the warm start."""
     plan = read_plan(sorted(run.glob("*.toml"))[0])
     folders = [seed / name_of(Arm(name=arm)) for seed in seeds]
     update_s = median(beside_rollouts(folder) for folder in folders)
@@ -91,12 +91,12 @@ def courses(run: Path, arm: str, seeds: Sequence[Path], *, charged: bool) -> lis
 
 
 def clock(one: Course, seconds: float, sessions: int) -> Clock:
-    """When the policy was that good, if a real step took so many seconds."""
+    """The success of the policy over wall-clock, if a real step took `seconds`."""
     return [(point.compute + point.steps * seconds / sessions, point.success) for point in one]
 
 
 def success_at(clocks: Sequence[Clock], moment: float) -> float:
-    """Mean over the seeds; straight lines between probes, before the first and after the last as then."""
+    """Mean success over the seeds: linear between probes, constant before the first and after the last."""
     return mean(_at(one, moment) for one in clocks)
 
 
@@ -110,7 +110,7 @@ def _at(one: Clock, moment: float) -> float:
 
 
 def first_at(clocks: Sequence[Clock], level: float) -> float | None:
-    """Seconds until the mean success reaches a level; None where it never does."""
+    """Seconds until the mean success reaches a level; None if it never does."""
     moments = sorted({moment for one in clocks for moment, _ in one})
     heights = [success_at(clocks, moment) for moment in moments]
     if heights[0] >= level:
@@ -124,9 +124,10 @@ def first_at(clocks: Sequence[Clock], level: float) -> float | None:
 def ahead_between(
     dream: Sequence[Course], real: Sequence[Course], level: float, sessions: int
 ) -> tuple[float, float] | None:
-    """The seconds a step between which the dream reaches a success first.
+    """The range of seconds per step in which the dream reaches a level of success first.
 
-    From 0 where it does so at once, to infinity where it stays so. None where it never does, or one does not reach it.
+    It begins at 0 if the dream is first with steps of 0 s, and ends at infinity if the dream is first with steps of
+    MOST seconds. None if it is first with neither, or if one of the two never reaches the level.
     """
 
     def ahead(seconds: float) -> bool:
@@ -146,7 +147,7 @@ def ahead_between(
 def table(
     given: dict[str, list[Course]], speeds: Sequence[float], levels: Sequence[float], sessions: int
 ) -> Iterator[str]:
-    """Hours to each success, by the seconds of a step."""
+    """Lines of a table: hours to each level of success, by seconds per step."""
     head = ["seconds a step", "arm", *(f"hours to {level:.0%}" for level in levels), "hours in all", "success then"]
     yield f"| {' | '.join(head)} |"
     yield "|---" * len(head) + "|"
@@ -162,7 +163,7 @@ def table(
 def even_table(
     dreams: dict[str, list[Course]], real: list[Course], levels: Sequence[float], sessions: int
 ) -> Iterator[str]:
-    """Where each dream is first."""
+    """Lines of a table: the seconds per step for which each dream is first, by level of success."""
     yield f"| arm | {' | '.join(f'{level:.0%}' for level in levels)} |"
     yield "|---" * (1 + len(levels)) + "|"
     for name, some in dreams.items():
@@ -180,7 +181,7 @@ def _in_words(between: tuple[float, float] | None) -> str:
 
 
 def checked(run: Path, arm: str, seeds: Sequence[Path], slowed: Path) -> Iterator[str]:
-    """Seconds that rollouts took in a slowed environment, and what the formula says of them."""
+    """Lines of a table: seconds that rollouts took in a slowed environment, measured and predicted by the formula."""
     compute = [number(line, "rollout_s") for seed in seeds for line in practice(seed / name_of(Arm(name=arm)))]
     steps = [number(line, "environment_steps") for seed in seeds for line in practice(seed / name_of(Arm(name=arm)))]
     plan = read_plan(sorted(slowed.glob("*.toml"))[0])
@@ -203,7 +204,7 @@ def checked(run: Path, arm: str, seeds: Sequence[Path], slowed: Path) -> Iterato
 
 
 def plot(given: dict[str, list[Course]], speeds: Sequence[float], sessions: int, file: Path) -> None:
-    """A panel for each speed."""
+    """Plot success over hours, with a panel for each number of seconds per step."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -229,7 +230,7 @@ def plot(given: dict[str, list[Course]], speeds: Sequence[float], sessions: int,
 
 
 def levels_of(given: dict[str, list[Course]]) -> list[float]:
-    """Each five points of success that all arms reach and none begins with."""
+    """Levels of success in steps of five points that all arms reach and none begins with."""
     clocks = [[clock(one, 0.0, 1) for one in some] for some in given.values()]
     begin = max(mean(one[0][1] for one in some) for some in clocks)
     moments = [sorted({moment for one in some for moment, _ in one}) for some in clocks]

@@ -1,15 +1,15 @@
-"""Whether the measured errors of a dream tell what practice in it is worth: ten dreams of graded fidelity.
+"""Test whether the measured errors of a dream predict what practice in it is worth: ten dreams of graded fidelity.
 
     dreamgym experiment examples/experiments/dose-coin.toml --out runs/coin
     dreamgym experiment examples/experiments/dose-mapreader.toml --out runs/mapreader
     python examples/experiments/dose.py runs/*/dose-*.toml --out docs/results/dose
 
-Before any training, the warm start plays the recorded tasks in the real game, once each. Every step of that play is
-put to the dream after what really happened before it. Counted are errors (the state after the step
-is another one, or there is no answer), false rewards (of the steps without a real reward), false refusals (of the steps
-that reality accepts) and missed rewards (of the steps with one). After the training the policy plays the same tasks,
-twice each, in the dream and in reality: the difference is the gap of transfer. Everything that was measured is kept in
-the run folder, and a second start goes on from there.
+Before any training, the warm start plays the recorded tasks in the real game, once each. The dream then predicts every
+step of that play from the real steps before it. Four shares are measured: errors (the state after the step is wrong, or
+there is no answer), false rewards (among the steps without a real reward), false refusals (among the steps that reality
+accepts) and missed rewards (among the steps with a real reward). After the training, the policy plays the same tasks,
+twice each, in the dream and in reality; the difference is the transfer gap. All measurements are kept in the run
+folder, and a second start continues from there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dreamgym.training.rollout import TokenPlayer
 from dreamgym.types import Frozen, Source, Task, Trajectory
 
 PLAYS = 2
-"""Of each recorded task, by a trained policy in either world."""
+"""How often a trained policy plays each recorded task in the dream, and in reality."""
 SEED = 11
 START = "warm start"
 MEASURES = ("errors", "false rewards", "false refusals", "missed rewards")
@@ -57,28 +57,28 @@ class Dose(Frozen):
     seed: int
     commit: str
     steps: int
-    """Of real play, put to the dream."""
+    """Number of steps of real play that the dream predicted."""
     measured: dict[str, float]
     """Shares, by MEASURES."""
     tiers: dict[str, int]
-    """Who answered them."""
+    """Number of these steps by the tier that answered."""
     inside: float
     """Success of the trained policy in the dream."""
     outside: float
-    """On the same tasks in reality."""
+    """Success of the trained policy on the same tasks in reality."""
     start: float
-    """Of the warm start on the test tasks."""
+    """Success of the warm start on the test tasks, in reality."""
     test: float
-    """Of the trained policy there."""
+    """Success of the trained policy on the test tasks, in reality."""
 
     @property
     def gap(self) -> float:
-        """What the dream overstates."""
+        """How much the dream overstates the success."""
         return self.inside - self.outside
 
     @property
     def gain(self) -> float:
-        """What practice in it was worth, on test tasks."""
+        """Gain of success on the test tasks by practice in the dream."""
         return self.test - self.start
 
 
@@ -91,24 +91,24 @@ class Dreamt:
 
     @property
     def folder(self) -> Path:
-        """Of the arm's run."""
+        """Run folder of the arm."""
         return self.prepared.folder / name_of(self.arm)
 
     @property
     def model(self) -> str:
-        """As in `--model`."""
+        """Value of `--model`."""
         fit = self.arm.fit
         return "nearest" if fit is None else str(self.prepared.folder / fit.name / "model")
 
     @property
     def without(self) -> frozenset[Part]:
-        """Parts that the arm leaves out."""
+        """Parts of the dream that the arm leaves out."""
         named = (self.arm.train or {}).get("without", [])
         return frozenset(Part(str(part)) for part in named) if isinstance(named, list) else frozenset()
 
 
 async def measured(dreamt: Dreamt, play: Sequence[Trajectory], tasks: Sequence[Task]) -> Dose:
-    """Put the real play to the dream, and let the trained policy play in both worlds."""
+    """Let the dream predict the real play, and let the trained policy play in the dream and in reality."""
     prepared, arm, spec = dreamt.prepared, dreamt.arm, dreamt.prepared.spec
     encoder, model = load_encoder(None), load_model(dreamt.model, env=spec.name)
     known = prepared.given(arm)
@@ -163,7 +163,7 @@ async def success(folder: Path, spec: EnvironmentSpec, make: Callable[[], Enviro
 
 
 async def real_play(prepared: Prepared, tasks: Sequence[Task]) -> list[Trajectory]:
-    """The warm start in the real game, as recorded episodes."""
+    """Let the warm start play in the real game; return the episodes."""
     policy, codec = load_policy(prepared.warm())
     spec, played = prepared.spec, []
 
@@ -176,13 +176,13 @@ async def real_play(prepared: Prepared, tasks: Sequence[Task]) -> list[Trajector
 
 
 def result_of(prepared: Prepared, arm: str) -> Result:
-    """What an arm came to."""
+    """The result of an arm."""
     file = prepared.folder / name_of(Arm(name=arm)) / "result.json"
     return Result.model_validate_json(file.read_text(encoding="utf-8"))
 
 
 def doses(file: Path, plan: Plan) -> Iterator[Dose]:
-    """All dreams of an experiment, with every seed."""
+    """Yield each dream of an experiment with each seed; measure those that are not in their run folders yet."""
     spec = load_spec(plan.env)
     for seed in plan.seeds:
         prepared = Prepared(plan, seed, file.parent / f"seed-{seed}", "", spec, real_of(spec))
@@ -201,7 +201,7 @@ def doses(file: Path, plan: Plan) -> Iterator[Dose]:
 
 
 def table(found: Sequence[Dose]) -> Iterator[str]:
-    """One row for each dream."""
+    """Lines of a table with one row for each dream."""
     head = (
         "game",
         "dream",
@@ -246,12 +246,12 @@ def correlations(found: Sequence[Dose]) -> Iterator[str]:
 
 
 def measure(name: str) -> Callable[[Dose], float]:
-    """What was measured under this name before training."""
+    """Function that returns the measure of this name, which was measured before training."""
     return lambda one: one.measured[name]
 
 
 def correlation(found: Sequence[Dose], one: Callable[[Dose], float], other: Callable[[Dose], float]) -> str:
-    """Its mean and interval; nothing if no seed has an order."""
+    """Mean of the rank correlation and its interval; "-" if no seed has one."""
     by_seed = []
     for seed in dict.fromkeys(dose.seed for dose in found):
         some = [dose for dose in found if dose.seed == seed]
@@ -265,7 +265,7 @@ def correlation(found: Sequence[Dose], one: Callable[[Dose], float], other: Call
 
 
 def plot(found: Sequence[Dose], file: Path) -> None:
-    """Errors against gap and gain: one point a dream, a bar of Student's t over its seeds."""
+    """Plot gap and gain against the errors: a point for each dream, with intervals of Student's t over its seeds."""
     import matplotlib as mpl
 
     mpl.use("Agg")

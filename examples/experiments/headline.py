@@ -1,4 +1,4 @@
-"""The table of the README: what practice in a dream is worth in several games, from the published results.
+"""Make the README's table from the published results: what practice in a dream is worth in several games.
 
 python examples/experiments/headline.py docs/results/coin.json docs/results/mapreader.json > docs/results/headline.md
 """
@@ -45,7 +45,7 @@ PAIRS = (
 
 
 def table(games: Sequence[Published]) -> Iterator[str]:
-    """Success of each arm in each game, with the real steps it took and who answered in its dream."""
+    """Success of each arm in each game, with its further real steps and the tiers that answered in its dream."""
     names = " | ".join(f"`{game.plan.env}`" for game in games)
     yield f"| policy: success in reality | {names} | further real steps | dream steps answered by |"
     yield "|---" * (len(games) + 3) + "|"
@@ -59,7 +59,7 @@ def table(games: Sequence[Published]) -> Iterator[str]:
 
 
 def differences(games: Sequence[Published]) -> Iterator[str]:
-    """What the arms differ by."""
+    """Differences of success between pairs of arms, in points."""
     yield f"| compared, in points | {' | '.join(f'`{game.plan.env}`' for game in games)} |"
     yield "|---" * (len(games) + 1) + "|"
     for arm, against in PAIRS:
@@ -69,7 +69,7 @@ def differences(games: Sequence[Published]) -> Iterator[str]:
 
 
 def page(games: Sequence[Published]) -> str:
-    """Both tables, and how they were made."""
+    """The page: both tables and how they were made."""
     commits = ", ".join(sorted({one.commit for game in games for one in game.results}))
     seeds = " and ".join(dict.fromkeys(str(len(game.plan.seeds)) for game in games))
     tasks = " and ".join(dict.fromkeys(str(game.plan.test.episodes) for game in games))

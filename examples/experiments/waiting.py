@@ -1,8 +1,8 @@
-"""How long the optimiser waits for episodes in the arms of an experiment: the share of each update's seconds.
+"""Print how long the optimiser waits for episodes in the arms of an experiment, as a share of the update time.
 
     python examples/experiments/waiting.py runs/staleness "GRPO dream" "GRPO dream, 4 updates behind"
 
-Seconds are those of this machine as loaded as it was; arms of one run are compared, not machines.
+The seconds depend on the machine and on its load during the run, so compare only arms of one run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dreamgym.training.practice import read_record
 
 
 def waiting(folder: Path) -> tuple[float, float]:
-    """Share of the seconds of all updates but the first that they waited for episodes, and the seconds of an update."""
+    """Share of the time of all updates but the first that is waiting for episodes, and mean seconds of an update."""
     lines = [line for line in read_record(folder / "metrics.jsonl") if "waited_s" in line][1:]
     waited, taken = (sum(float(str(line[name])) for line in lines) for name in ("waited_s", "update_s"))
     return waited / taken, taken / len(lines)

@@ -221,7 +221,7 @@ async def test_prices_options_and_attributes_are_read_as_the_original_reads_them
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"pricing": "absent"}, "row 1, product B000000001: no 'pricing'"),
+        ({"pricing": "absent"}, "row 1, product B000000001: missing field 'pricing'"),
         (
             {"pricing": "call us"},
             "row 1, product B000000001: expected a price such as '\\$3.99' as 'pricing', got 'call",

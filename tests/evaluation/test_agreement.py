@@ -257,7 +257,7 @@ def test_one_trajectory_at_least_is_on_either_side(share: float, held_out: int) 
 
 
 def test_a_single_trajectory_cannot_be_split() -> None:
-    with pytest.raises(InvalidInput, match=r"at least two trajectories with calls, .* got 1"):
+    with pytest.raises(InvalidInput, match=r"at least two trajectories with calls .* got 1"):
         split([ONE, played("empty")], 0.3, seed=0)
 
 

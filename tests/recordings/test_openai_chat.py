@@ -93,7 +93,7 @@ def test_a_trajectory_with_a_tool_that_the_environment_has_not_is_left_out_and_n
     (skipped,) = report.skipped
     assert (skipped.where, skipped.reason) == (
         "file.jsonl, line 1",
-        "calls tools that environment 'crm' has not: fly, swim",
+        "calls tools that environment 'crm' does not have: fly, swim",
     )
 
 

@@ -1,6 +1,6 @@
-"""The helpdesk: what it begins with and what its tools do, without any protocol around them.
+"""The helpdesk: its start worlds and the work of its tools, without any protocol around them.
 
-Nothing is drawn by chance while it is used, and the hour is a number that only `pass_hours` moves. A tool does all of
+Nothing depends on chance while it is used, and the hour is a number that only `pass_hours` changes. A tool makes all of
 its changes or, with a Refusal, none. Some tools answer with an object, others with a sentence.
 """
 
@@ -41,7 +41,7 @@ TICKETS = (  # id, subject, requester, status, priority, assignee, tags, opened
 
 
 def start(number: int = 0) -> World:
-    """One start world: 0 is the one written down here, another number has other priorities, hours and requesters."""
+    """One start world: 0 is the one written in this file; other numbers have other priorities, hours and requesters."""
     draw = random.Random(number)
     requesters = [row[2] for row in TICKETS]
     world: World = {
@@ -71,7 +71,7 @@ def start(number: int = 0) -> World:
 
 
 def queued(world: World) -> list[str]:
-    """The tickets nobody has, in the order in which they are due."""
+    """Ids of the unassigned tickets, the earliest due first."""
     free = [one for one in world["tickets"].values() if one["status"] in WORKED_ON and one["assignee"] is None]
     return [one["id"] for one in sorted(free, key=lambda one: (one["due_hour"], one["id"]))]
 
@@ -99,7 +99,7 @@ class Refusal(Exception):
 
 
 class Desk:
-    """All tools are methods; each gives an object or a sentence."""
+    """The helpdesk. All tools are methods; each returns an object or a sentence."""
 
     def __init__(self, world: int = 0) -> None:
         self._world = start(world)
@@ -122,11 +122,11 @@ class Desk:
     # Reading
 
     def show_ticket(self, ticket: str) -> World:
-        """All of it."""
+        """Read a ticket."""
         return self._ticket(ticket)
 
     def find_tickets(self, tag: str | None = None, status: str | None = None) -> World:
-        """By tag, by status, by both."""
+        """Find tickets by tag, by status, or by both."""
         if tag is None and status is None:
             raise Refusal("Give a tag or a status to look for")
         found = [
@@ -137,7 +137,7 @@ class Desk:
         return {"count": len(found), "tickets": found}
 
     def show_queue(self) -> str:
-        """In words, the most pressing first."""
+        """The queue in words, the most pressing ticket first."""
         waiting = [self._world["tickets"][i] for i in queued(self._world)]
         if not waiting:
             return "The queue is empty."
@@ -145,7 +145,7 @@ class Desk:
         return f"It is hour {self._world['now']}. {len(waiting)} in the queue: {named}."
 
     def agent_workload(self, agent: str) -> str:
-        """In words."""
+        """The workload of an agent in words."""
         who = self._agent(agent)
         own = [i for i, one in self._world["tickets"].items() if one["assignee"] == agent and one["status"] != "closed"]
         listed = f" ({', '.join(own)})" if own else ""
@@ -153,7 +153,7 @@ class Desk:
         return f"{who['name']} has {_counted(who['open_tickets'], 'open ticket')}{listed}, {done}."
 
     def read_article(self, slug: str) -> str:
-        """Counts as a view."""
+        """Read an article, and count the view."""
         article = self._world["articles"].get(slug)
         if article is None:
             raise Refusal(f"There is no article called {slug}")
@@ -163,7 +163,7 @@ class Desk:
     # One ticket
 
     def add_comment(self, ticket: str, author: str, text: str) -> str:
-        """When the requester of a waiting ticket answers, it is open again."""
+        """Add a comment; a comment of the requester opens a waiting ticket again."""
         one = self._worked_on(ticket)
         if author != one["requester"] and author not in self._world["agents"]:
             raise Refusal(f"{author} is neither an agent nor the requester of {ticket}")
@@ -174,7 +174,7 @@ class Desk:
         return f"Comment {len(one['comments'])} added to {ticket}."
 
     def tag_ticket(self, ticket: str, add: list[str], remove: list[str] | None = None) -> str:
-        """Tags are kept in alphabetical order."""
+        """Add and remove tags, which are kept in alphabetical order."""
         one = self._worked_on(ticket)
         tags = sorted({*one["tags"], *add} - set(remove or []))
         if tags == one["tags"]:
@@ -183,7 +183,7 @@ class Desk:
         return f"{ticket} is now tagged {', '.join(tags) or 'with nothing'}."
 
     def escalate(self, ticket: str) -> str:
-        """One priority up; it is due as the policy says, from the hour it was opened."""
+        """Raise the priority by one; the policy sets the due hour, counted from the hour of opening."""
         one = self._worked_on(ticket)
         if one["priority"] == PRIORITIES[-1]:
             raise Refusal(f"{ticket} is urgent already, there is nothing above")
@@ -192,7 +192,7 @@ class Desk:
         return f"{ticket} is now {one['priority']}, due at hour {one['due_hour']}{late}."
 
     def put_on_hold(self, ticket: str) -> str:
-        """Wait for the requester."""
+        """Let an open ticket wait for its requester."""
         one = self._worked_on(ticket)
         if one["status"] != "open":
             raise Refusal(f"Only an open ticket can wait, {ticket} is {one['status']}")
@@ -200,7 +200,7 @@ class Desk:
         return f"{ticket} waits for {one['requester']}."
 
     def assign(self, ticket: str, agent: str | None = None) -> World:
-        """To somebody, or to whoever has the fewest."""
+        """Assign a ticket to an agent; by default to the able one with the fewest open tickets."""
         one = self._worked_on(ticket)
         chosen = self._agent(agent) if agent is not None else self._least_busy(one)
         if one["assignee"] == chosen["email"]:
@@ -213,7 +213,7 @@ class Desk:
         return {"ticket": ticket, "assignee": chosen["email"], "open_tickets": chosen["open_tickets"]}
 
     def open_ticket(self, requester: str, subject: str, priority: str, tags: list[str]) -> World:
-        """A new one at the end of the numbers."""
+        """Open a ticket with the next number."""
         if "@" not in requester:
             raise Refusal(f"{requester} is no e-mail address")
         i = f"T{max(int(one[1:]) for one in self._world['tickets']) + 1}"
@@ -222,7 +222,7 @@ class Desk:
         return one
 
     def close_ticket(self, ticket: str, resolution: str) -> str:
-        """Needs somebody who has worked on it, and words for what was done."""
+        """Close a ticket; it must be assigned, and the resolution must not be empty."""
         if not resolution.strip():
             raise Refusal("A resolution is needed to close a ticket")
         one = self._worked_on(ticket)
@@ -235,7 +235,7 @@ class Desk:
     # Several
 
     def merge_tickets(self, source: str, target: str) -> str:
-        """Comments and tags go to the target, which takes the higher priority of both."""
+        """Merge a ticket into a target, which gets its comments and tags and the higher priority of both."""
         if source == target:
             raise Refusal("A ticket cannot be merged into itself")
         gone, kept = self._worked_on(source), self._worked_on(target)
@@ -250,7 +250,7 @@ class Desk:
         return f"{source} is merged into {target}; {_counted(len(moved), 'comment')} moved."
 
     def close_by_tag(self, tag: str, resolution: str) -> World:
-        """All that somebody works on; what nobody has stays."""
+        """Close all assigned tickets with a tag; unassigned ones stay."""
         found = [one for one in self._world["tickets"].values() if tag in one["tags"] and one["status"] in WORKED_ON]
         closed = [one["id"] for one in found if one["assignee"] is not None]
         if not closed:
@@ -261,7 +261,7 @@ class Desk:
         return {"closed": closed, "left": len(found) - len(closed)}
 
     def pass_hours(self, hours: int) -> str:
-        """Time goes on, and tickets become overdue."""
+        """Let time pass; tickets may become overdue."""
         if not 1 <= hours <= 48:
             raise Refusal(f"Between 1 and 48 hours can pass at a time, not {hours}")
         self._world["now"] += hours

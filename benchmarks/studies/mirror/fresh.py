@@ -1,8 +1,8 @@
-"""Starts one of three public MCP servers over stdio, on a fresh copy of what it works on.
+"""Start one of three public MCP servers over stdio, on a fresh copy of its data.
 
     python benchmarks/studies/mirror/fresh.py filesystem | memory | everything
 
-A server process is an episode, but files outlive a process: so the copy is made here, always at the same place, since
+A server process is an episode, but files outlive a process. So the copy is made here, always in the same place, because
 answers contain paths. Two such servers at once would share it.
 """
 
@@ -44,7 +44,7 @@ RELATIONS = [
 
 
 def node() -> str:
-    """The Node that the project's own installation brings, else the system's."""
+    """Path of the Node from the project's own installation, else of the system's."""
     found = shutil.which("node", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if found is None or not PACKAGES.is_dir():
         sys.exit("the public MCP servers are not installed: `make test` installs them, with the Node they need")
@@ -52,7 +52,7 @@ def node() -> str:
 
 
 def prepare() -> None:
-    """Put files and graph where they were."""
+    """Restore the files and the graph."""
     if PLACE.is_symlink() or (PLACE.exists() and PLACE.stat().st_uid != os.geteuid()):
         sys.exit(f"{PLACE} is somebody else's: remove it, or set TMPDIR to a folder of your own")
     shutil.rmtree(PLACE, ignore_errors=True)
@@ -70,7 +70,7 @@ def prepare() -> None:
 
 
 def main(server: str) -> None:
-    """Become the server."""
+    """Restore the data, and replace this process by the server."""
     runtime = node()
     prepare()
     index = PACKAGES / f"server-{server}" / "dist" / "index.js"

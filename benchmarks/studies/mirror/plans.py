@@ -1,8 +1,8 @@
-"""What the scripted chat model does: ten tasks for each of three servers, with slips, detours and refusals.
+"""Plans of the scripted chat model: ten tasks for each of three servers, with slips, detours and refusals.
 
-A plan fixes the calls. The final answer is read out of what the tools said, so it shows whether they said the right
-thing: `finds` is a pattern, and its group is the answer; the task is accomplished where that is `right`.
-Longer than our other files, because thirty plans are data.
+A plan fixes the calls. The final answer is extracted from the tools' answers, so it shows whether these were right:
+`finds` is a pattern, and its group is the answer. The task is accomplished if the answer is `right`.
+This file is longer than our others, because thirty plans are data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Plan:
     right: str
 
     def reply(self, said: Sequence[str]) -> Reply:
-        """The next call, or after the last one the answer."""
+        """The next call, or the answer after the last call."""
         if len(said) < len(self.calls):
             return Reply(tool_calls=(self.calls[len(said)],))
         found = [match for text in said for match in re.findall(self.finds, text)]
@@ -39,7 +39,7 @@ class Plan:
 
 
 def call(tool: str, **arguments: JsonValue) -> ToolCall:
-    """One call; names that Python cannot have as a keyword end in an underscore."""
+    """One call; an argument whose name is a Python keyword is given with an underscore at the end."""
     return ToolCall(name=tool, arguments={name.removesuffix("_"): value for name, value in arguments.items()})
 
 

@@ -1,11 +1,11 @@
-"""Three public MCP servers recorded under a LangGraph agent, dreamed from at most ten episodes, and compared.
+"""Record three public MCP servers under a LangGraph agent, dream them from at most ten episodes, and compare.
 
     python benchmarks/studies/mirror/run.py --models nearest,local
 
-For each server: the agent works through `dreamgym record`; the recordings but for those held out are seeded; the same
-agent plays a held-out task against the dream and against the real server; `dreamgym check` compares held-out calls per
-model, with and without recordings, and on the real server played again. What is done is kept in `runs/mirror`, and a
-second start goes on from there.
+For each server, the agent works through `dreamgym record`, and all recordings except the held-out ones are seeded. The
+same agent plays a held-out task against the dream and against the real server. `dreamgym check` compares held-out calls
+for each model, with and without recordings, and for a second play of the real server. Results are kept in
+`runs/mirror`, and a second start continues from there.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def record(name: str, folder: Path) -> None:
 
 
 async def work(url: str, plans: tuple[Plan, ...]) -> None:
-    """The agent at work; task and outcome go to the recorder's control API, since they are not in the traffic."""
+    """Let the agent work; task and outcome go to the recorder's control API, because they are not in the traffic."""
     agent = load_agent(AGENT)
     async with chat_server(chat_model) as chat_url:
         for plan in plans:
@@ -96,7 +96,7 @@ def recorded(folder: Path) -> list[Trajectory]:
 
 
 def compare(folder: Path, cell: Path, *options: str) -> None:
-    """One cell of the table: `dreamgym check` with its report kept."""
+    """Measure one cell of the table with `dreamgym check`, and keep its report."""
     if cell.exists():
         return
     say(f"{cell.stem}: dreamgym check {folder} {' '.join(options)}")
@@ -111,7 +111,7 @@ def compare(folder: Path, cell: Path, *options: str) -> None:
 
 @contextmanager
 def database() -> Iterator[str]:
-    """An empty one for a single episode: the server stores what is played, and a dream must not find it."""
+    """An empty database for a single episode: the server stores what is played, and a dream must not find it."""
     folder = default_folder().with_name("dreamgym-mirror")
     shutil.rmtree(folder, ignore_errors=True)
     started = EmbeddedServer.start(folder)
@@ -123,7 +123,7 @@ def database() -> Iterator[str]:
 
 
 def play_both(folder: Path, models: list[str]) -> None:
-    """The first held-out task, played by the same agent in reality and in each model's dream."""
+    """Let the agent play the first held-out task in reality and in each model's dream."""
     known, held_out = split(recorded(folder), HELD_OUT, seed=0)
     files = {model: folder.with_name(f"{folder.name}-{file_name(model)}.txt") for model in models}
     missing = [model for model in models if not files[model].exists()]
@@ -142,7 +142,7 @@ def play_both(folder: Path, models: list[str]) -> None:
 
 
 def played(folder: Path, model: str | None, seeds: Path | None, task: Task) -> Played:
-    """One episode of the agent through `dreamgym-serve`; without a model on the real server."""
+    """Play one episode of the agent through `dreamgym-serve`, without a model on the real server."""
 
     async def run(url: str) -> Played:
         async with chat_server(chat_model) as chat_url:
@@ -176,7 +176,7 @@ def file_name(model: str) -> str:
 
 
 def tables(out: Path) -> str:
-    """Every cell that there is, in total and per tool, as Markdown."""
+    """All measured cells, in total and per tool, as Markdown."""
     reports = [CheckReport.model_validate_json(cell.read_text("utf-8")) for cell in sorted(out.glob("*.json"))]
     reports.sort(key=lambda one: (one.env, one.model is not None, one.model or "", one.k or 0))
     head = "calls | answered | schema | errors | exact | similarity"

@@ -1,11 +1,11 @@
-"""How a simulation of the shop does where state changes: by changed fields, over long sessions, by recordings known.
+"""Measure a simulation of the shop where state changes: by changed fields, over long sessions, by known recordings.
 
     python benchmarks/studies/shop/cliff.py --setting nearest --setting "nearest without state"
     python benchmarks/studies/shop/cliff.py --setting local --setting "local without state" --limit 100 --without-curve
     python benchmarks/studies/shop/cliff.py --fit "--base tiny"
 
-It measures nothing itself: `dreamgym.evaluation` measures steps and sessions, `dreamgym fit` fits models on the known
-recordings alone. What is done is kept in `runs/shop`, and a second start goes on from there.
+`dreamgym.evaluation` measures steps and sessions; `dreamgym fit` fits models on the known recordings alone. Results are
+kept in `runs/shop`, and a second start continues from there.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ HELD_OUT = 0.2
 RECORDED_SEED = 2
 SPEAK_EVERY_S = 30
 ALONE = "retrieval,recorded"
-"""What a fitted model does without, when it is to know by its weights alone."""
+"""Parts that a fitted model does without if it is to know by its weights alone."""
 
 
 class Plan(NamedTuple):
-    """What is measured, and where it is kept."""
+    """Options of the measurement, with the folders of recordings and results."""
 
     folder: Path
     out: Path
@@ -58,14 +58,14 @@ class Plan(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One setting, one seed, so many transitions known (None: all that are not held out)."""
+    """One setting with one seed and `known` transitions (None: all that are not held out)."""
 
     setting: Setting
     seed: int
     known: int | None = None
 
     def file(self, plan: Plan, kind: str) -> Path:
-        """Where its result is kept."""
+        """The file in which its result of this kind is kept."""
         name = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in str(self.setting))[-100:]
         known = "all" if self.known is None else self.known
         size = plan.sessions if kind == "sessions" else plan.limit or "all"
@@ -77,20 +77,20 @@ def say(text: str) -> None:
 
 
 class Spoken:
-    """Says how far it is, every half a minute."""
+    """Prints progress at most every half minute."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        """Say it, or do not."""
+        """Print the text, if half a minute has passed."""
         if time.monotonic() - self._last > SPEAK_EVERY_S:
             self._last = time.monotonic()
             say(text)
 
 
 def steps(plan: Plan, cell: Cell) -> StepFidelity:
-    """The step level of one cell."""
+    """Measure single steps for one cell, unless the result is kept."""
     file = cell.file(plan, "steps")
     if not file.exists():
         say(f"steps: {cell.setting}, {'all' if cell.known is None else cell.known} known, seed {cell.seed}")
@@ -117,7 +117,7 @@ async def _steps(plan: Plan, cell: Cell) -> StepFidelity:
 
 
 def sessions(plan: Plan, cell: Cell) -> Consistency:
-    """Held-out sessions played freely in the dream and again in the real shop."""
+    """Play held-out sessions freely in the dream and again in the real shop, unless the result is kept."""
     file = cell.file(plan, "sessions")
     if not file.exists():
         say(f"sessions: {cell.setting}, seed {cell.seed}")
@@ -149,14 +149,14 @@ async def _sessions(plan: Plan, cell: Cell) -> Consistency:
 
 
 def drawn(plan: Plan, cell: Cell) -> Material:
-    """What is known and what is held out, the same for every setting of a seed."""
+    """The known and the held-out recordings, the same for every setting of a seed."""
     recorded = read_jsonl(plan.folder / "trajectories.jsonl", Trajectory)
     spec = EnvironmentSpec.load(plan.folder)
     return material(spec, recorded, held_out=HELD_OUT, known=cell.known, limit=plan.limit, seed=cell.seed)
 
 
 def fitted(plan: Plan, known: int, options: str, *, alone: bool) -> str:
-    """The folder of a model fitted on the recordings that are known with the first seed; `alone`: never shown any."""
+    """Folder of a model fitted on the known recordings of the first seed; with `alone` it is never shown any."""
     folder = plan.out / f"fitted-{'alone-' if alone else ''}{known}"
     if not folder.exists():
         say(f"fit: {known} transitions known{', none shown' if alone else ''}")
@@ -175,7 +175,7 @@ def fitted(plan: Plan, known: int, options: str, *, alone: bool) -> str:
 
 
 def keep(file: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write the file as a whole or not at all."""
     part = file.with_suffix(".part")
     part.write_text(text, encoding="utf-8")
     part.replace(file)
@@ -192,7 +192,7 @@ def shown(rate: Rate) -> str:
 
 
 def by_changes(plan: Plan, settings: Sequence[Setting]) -> Iterator[str]:
-    """The state-change cliff."""
+    """The table of the state-change cliff."""
     yield from head("state right after the call, by fields changed", *BUCKETS, "all", "observation exact")
     for one in settings:
         found = [steps(plan, Cell(one, seed)) for seed in plan.seeds]
@@ -201,7 +201,7 @@ def by_changes(plan: Plan, settings: Sequence[Setting]) -> Iterator[str]:
 
 
 def over_sessions(plan: Plan, settings: Sequence[Setting]) -> Iterator[str]:
-    """Reads after writes, 20 calls long."""
+    """The table of reads after writes in sessions of 20 calls."""
     yield from head("reads in free-running sessions", "as in reality", "consistent with the dream", "calls answered")
     for one in settings:
         found = [sessions(plan, Cell(one, seed)) for seed in plan.seeds]
@@ -211,7 +211,7 @@ def over_sessions(plan: Plan, settings: Sequence[Setting]) -> Iterator[str]:
 
 
 def by_known(plan: Plan, counts: Sequence[int], retrieval: str, options: str | None) -> Iterator[str]:
-    """Fidelity against the number of recorded transitions."""
+    """The table of fidelity by the number of recorded transitions."""
     once = plan._replace(seeds=plan.seeds[:1])
     makers: dict[str, Callable[[int], str]] = {f"retrieval only ({retrieval})": lambda known: retrieval}
     if options is not None:

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the check that tells a task is done, and the slips that leave something else."""
+"""The world that a run leaves behind: the check of an accomplished task, and slips that leave another world."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def left_by(calls: Calls, world: int = 0) -> JsonObject:
 def check(before: JsonObject, after: JsonObject) -> JsonObject:
     """A JSON Schema for the world of an accomplished task.
 
-    What changed has its new value, every order and booking has its status, and there is none besides these.
+    Changed fields have their new values, every order and booking has its status, and there are no further ones.
     """
     changed = changed_fields(before, after)
     wanted = {path: value for path, value in fields(after) if path in changed or path.endswith("/status")}
@@ -43,7 +43,7 @@ def check(before: JsonObject, after: JsonObject) -> JsonObject:
 
 
 def slips(calls: Calls) -> dict[str, Calls]:
-    """Ways to do it badly; not every one of them fails."""
+    """Ways to make these calls badly; not every one of them fails."""
     writes = [i for i, action in enumerate(calls) if action.name not in READS]
     first, last = writes[0], writes[-1]
     return {
@@ -56,7 +56,7 @@ def slips(calls: Calls) -> dict[str, Calls]:
 
 
 def _of_another(action: ToolCall) -> ToolCall:
-    """The same call for the next order, booking, room or customer."""
+    """A call like this one, for the next order, booking, room or customer."""
     arguments = dict(action.arguments)
     name = next(name for name in (*KEYS.values(),) if name in arguments)
     letter, _, count = str(arguments[name]).partition("-")

@@ -1,7 +1,7 @@
-"""Sixty tasks for somebody at the shop's desk, and how each is played.
+"""Sixty tasks for a clerk of the shop, and how each is played.
 
-A task is made for a start world: each kind of task looks for orders, rooms and customers that it fits. What the
-competent run changes, and what it leaves alone, is the task's check; the poor runs are those slips of it that fail.
+A task is made for a start world: each kind of task looks for orders, rooms and customers that fit it. The task's check
+is derived from what the competent run changes and leaves alone. The poor runs are the slips of that run that fail.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRIES = 20
 
 
 class Played(NamedTuple):
-    """One way to go about a task."""
+    """One way to play a task."""
 
     calls: Calls
     answer: str
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
     task: Task
     runs: dict[str, Played]
-    """`done`, and the poor ones by what is wrong with them."""
+    """The run `done`, and the poor runs by their faults."""
 
 
 def act(tool: str, /, **arguments: JsonValue) -> ToolCall:
@@ -50,24 +50,24 @@ def act(tool: str, /, **arguments: JsonValue) -> ToolCall:
 
 
 Drawn = tuple[str, Calls]
-"""What is asked, and the calls that do it."""
+"""The instruction, and the calls that fulfil it."""
 Kind = Callable[[World, random.Random], Drawn]
 
 
 def pick(world: World, draw: random.Random, kind: str, **like: JsonValue) -> JsonObject:
-    """An entity with these fields."""
+    """A random entity with these fields."""
     fitting = [one for one in world[kind].values() if all(one[name] == value for name, value in like.items())]
     return draw.choice(fitting)
 
 
 def free_day(world: World, draw: random.Random, *rooms: JsonValue) -> int:
-    """A day on which nobody has booked these rooms."""
+    """A random day on which none of these rooms is booked."""
     taken = {one["day"] for one in world["bookings"].values() if one["room_id"] in rooms and one["status"] == "booked"}
     return draw.choice([day for day in range(1, DAYS + 1) if day not in taken])
 
 
 def able_to_pay(world: World, draw: random.Random, cents: int, but: JsonValue = None) -> JsonValue:
-    """A customer with that much; not this one."""
+    """A random customer other than `but` whose balance is enough."""
     able = [i for i, one in world["customers"].items() if number(one, "balance_cents") >= cents and i != but]
     return draw.choice(able)
 
@@ -241,7 +241,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 def plans(count: int = 60, start: int = 0) -> Iterator[Plan]:
-    """So many different tasks for a start world, the kinds in turn while they have new ones; always the same."""
+    """Yield `count` different tasks for a start world, the kinds in turn while they have new ones; always the same."""
     world, draw = worlds.start(start), random.Random(start)
     asked: set[str] = set()
     made: Counter[str] = Counter()
@@ -269,7 +269,7 @@ def _plan(name: str, instruction: str, calls: Calls, world: int, split: str) -> 
 
 
 def _basket(world: World, draw: random.Random, kinds: int) -> tuple[list[JsonObject], int]:
-    """Items that are in stock and cheap enough for somebody, and what they cost."""
+    """Items of random products that are in stock, and their price."""
     products = draw.sample([one for one in world["products"].values() if number(one, "stock") >= 2], kinds)
     items: list[JsonObject] = [{"product_id": one["product_id"], "quantity": draw.choice((1, 2))} for one in products]
     prices = [number(one, "price_cents") for one in products]

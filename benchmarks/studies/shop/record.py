@@ -1,10 +1,10 @@
-"""Makes an environment folder of the shop: sixty tasks played well and badly, and long sessions; no LLM takes part.
+"""Make an environment folder of the shop: sixty tasks played well and badly, and long sessions, without an LLM.
 
     python benchmarks/studies/shop/record.py --out shop/ --sessions 60 --seed 1
     python benchmarks/studies/shop/record.py --out shop/ --sessions 250 --seed 1 --direct      the same, much faster
 
-Without `--direct` a scripted MCP client plays the real server through `dreamgym record`, every run with a server
-process of its own. With it the same calls go to the same tools in this process, and the same trajectories come out.
+Without `--direct`, a scripted MCP client plays the real server through `dreamgym record`, every run with its own server
+process. With `--direct`, the same calls go to the same tools in this process, with the same resulting trajectories.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Run(NamedTuple):
 
 
 def task_runs(count: int, poor: int) -> Iterator[Run]:
-    """Each task done, and so many of its poor runs, other ones from task to task."""
+    """The good run of each task, and `poor` of its poor runs, different ones from task to task."""
     for number, plan in enumerate(plans(count)):
         done, *faults = plan.runs
         turn = number % len(faults)
@@ -69,14 +69,14 @@ def task_runs(count: int, poor: int) -> Iterator[Run]:
 
 
 def of_training(runs: Sequence[Run], count: int) -> list[Run]:
-    """The runs of so many of the tasks that may be practised, from the first on."""
+    """The runs of the first `count` tasks that may be practised."""
     train = {run.task.id: None for run in runs if run.task.metadata["split"] == "train"}
     kept = set(list(train)[:count])
     return [run for run in runs if run.task.id in kept]
 
 
 def session_runs(count: int, seed: int, worlds_: int, length: int = SESSION_CALLS) -> Iterator[Run]:
-    """Long sessions; nobody's task, and no outcome."""
+    """Long sessions without a goal and without an outcome."""
     for number in range(count):
         start = number % worlds_
         drawn = seed * 1_000_000 + number
@@ -91,7 +91,7 @@ def session_runs(count: int, seed: int, worlds_: int, length: int = SESSION_CALL
 
 
 def prepare(folder: Path, runs: Sequence[Run], *, quiet: bool = False) -> None:
-    """What the folder holds besides recordings; `quiet`: nothing of the state. Exits where it holds recordings."""
+    """Write the folder's files besides recordings, without the state if `quiet`. Exits if there are recordings."""
     if (folder / "trajectories.jsonl").exists() or (folder / "recordings").exists():
         sys.exit(f"{folder} holds recordings already: give another --out, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,13 +105,13 @@ def prepare(folder: Path, runs: Sequence[Run], *, quiet: bool = False) -> None:
 
 
 def unseen(task: Task) -> Task:
-    """The task as one knows it who cannot see the state."""
+    """The task for a player who cannot see the state."""
     metadata = {name: value for name, value in task.metadata.items() if name != "success"}
     return task.model_copy(update={"initial_state": None, "metadata": metadata})
 
 
 def play_directly(folder: Path, runs: Sequence[Run]) -> None:
-    """All runs in this process."""
+    """Play all runs in this process."""
     lines = []
     for number, run in enumerate(runs, start=1):
         lines.append(f"{played(run).model_dump_json()}\n")
@@ -121,7 +121,7 @@ def play_directly(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def played(run: Run) -> Trajectory:
-    """The episode of a run, as `dreamgym record` would make it but for the times."""
+    """The episode of a run, as `dreamgym record` would make it, except for the times."""
     shop = Shop(world=run.world)
     state = worlds.text(shop.state())
     transitions = []
@@ -145,7 +145,7 @@ def played(run: Run) -> Trajectory:
 
 
 def play_recorded(folder: Path, runs: Sequence[Run], *, quiet: bool = False) -> None:
-    """All runs through `dreamgym record`; runs of one start world share a recorder."""
+    """Play all runs through `dreamgym record`; runs of one start world share a recorder."""
     for world in sorted({run.world for run in runs}):
         with recorder(folder, world, quiet=quiet) as url:
             for number, run in enumerate(runs, start=1):
@@ -156,7 +156,7 @@ def play_recorded(folder: Path, runs: Sequence[Run], *, quiet: bool = False) -> 
 
 @contextmanager
 def recorder(folder: Path, world: int, *, quiet: bool = False) -> Iterator[str]:
-    """`dreamgym record` in front of the server; its address. It writes the folder's files when it ends."""
+    """Run `dreamgym record` in front of the server; yield its URL. It writes the folder's files when it ends."""
     command = [DREAMGYM, "record", ENV, "--out", str(folder), "--port", "0", "--"]
     command += [sys.executable, str(HERE / "server.py"), "--world", str(world), *(["--quiet"] if quiet else [])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
@@ -173,7 +173,7 @@ def recorder(folder: Path, world: int, *, quiet: bool = False) -> Iterator[str]:
 
 
 async def _recorded(url: str, run: Run) -> None:
-    """One run. Task and outcome go to the recorder's control API, since they are not in the traffic."""
+    """Play one run. Task and outcome go to the recorder's control API, because they are not in the traffic."""
     post(f"{url}/record/{run.id}", {"task": run.task.instruction, "task_id": run.task.id})
     async with Client(f"{url}/record/{run.id}/mcp") as client:
         await client.list_tools()

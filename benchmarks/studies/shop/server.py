@@ -1,7 +1,7 @@
 """The shop as an MCP server over stdio: `python benchmarks/studies/shop/server.py [--db FILE] [--world N] [--quiet]`.
 
-Each answer tells the whole world before and after it in `_meta` (`dreamgym/before`, `dreamgym/state`), so that a
-recording holds explicit states; with `--quiet` the server is one like any other, whose state nobody sees.
+Each answer contains the whole world before and after it in `_meta` (`dreamgym/before`, `dreamgym/state`), so that a
+recording contains explicit states. With `--quiet` the server does not show its state, like any other server.
 """
 
 from __future__ import annotations

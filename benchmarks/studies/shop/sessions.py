@@ -1,7 +1,7 @@
-"""Long sessions at the desk, drawn by a seed: what a day of requests looks like, about a fifth of them senseless.
+"""Long sessions in the shop, drawn by a seed: requests as on an ordinary day, about a fifth of them refused.
 
-After a change what was changed is often looked at. The calls of a session are drawn while they are played in a shop of
-their own, so that a sensible one fits what the earlier ones have left.
+A change is often followed by a read of what changed. The calls of a session are drawn while they are played in a shop
+of their own, so that a sensible call fits the state that the earlier ones have left.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from worlds import DAYS, World, number
 from dreamgym.types import JsonObject, ToolCall
 
 SENSELESS = 0.3
-"""Share of calls whose arguments were not chosen to fit; some of them fit all the same: about a fifth is refused."""
+"""Share of calls whose arguments are not chosen to fit; some of them fit by chance, and about a fifth is refused."""
 LOOKS = 0.6
-"""Share of changes after which somebody looks."""
+"""Share of changes that are followed by a read of what changed."""
 WEIGHTS = {
     "get_customer": 5,
     "get_product": 5,
@@ -90,7 +90,7 @@ def _ways(kind: str, entity: JsonObject, draw: random.Random) -> list[tuple[str,
 
 
 def _sensible(tool: str, world: World, draw: random.Random) -> JsonObject:
-    """Arguments that fit the world, where there are any."""
+    """Arguments that fit the world, if there are any."""
     statuses = {
         "set_order_address": ("placed",),
         "mark_shipped": ("placed",),
@@ -152,7 +152,7 @@ _NAMED = {
 
 
 def _senseless(tool: str, world: World, draw: random.Random) -> JsonObject:
-    """Arguments that nobody has looked at: an id that is not there, an order in any status, too much, no such day."""
+    """Unchecked arguments: an id that does not exist, an order in any status, too large a quantity, a wrong day."""
     arguments = _arguments(tool, world, draw, lambda kind: draw.choice(list(world[kind].values())))
     ids = [name for name in arguments if name.endswith("_id")]
     if draw.random() < 0.5:
@@ -171,7 +171,7 @@ def _senseless(tool: str, world: World, draw: random.Random) -> JsonObject:
 
 
 def _basket(customer: JsonObject, world: World, draw: random.Random) -> JsonObject:
-    """One to three products that are there; mostly what the customer can pay."""
+    """One to three products in stock, mostly for a customer who can pay for them."""
     there = [one for one in world["products"].values() if number(one, "stock") > 0]
     chosen = draw.sample(there, min(len(there), draw.choice((1, 2, 2, 3))))
     items: list[JsonValue] = [

@@ -1,7 +1,7 @@
-"""A small shop with rooms to rent, in SQLite: what its tools do, without any protocol around them.
+"""A small shop with rooms to rent, in SQLite: the work of its tools, without any protocol around them.
 
-Nothing is drawn by chance and nothing asks the clock: ids are numbered on, days are days of a fixed calendar, money is
-in whole cents. A tool does all of its changes or, with a Refusal, none.
+Nothing depends on chance or on the clock: ids are numbered consecutively, days are days of a fixed calendar, money is
+in whole cents. A tool makes all of its changes or, with a Refusal, none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from worlds import DAYS, World, points
 from dreamgym.types import JsonObject
 
 Row = dict[str, int | str]
-"""One line of a table."""
+"""One row of a table."""
 Item = dict[str, int | str]
 """Product and quantity of an order's line."""
 
@@ -45,10 +45,10 @@ class Refusal(Exception):
 
 
 class Shop:
-    """All tools are methods; each gives the structured answer.
+    """The shop. All tools are methods; each returns the structured answer.
 
     Args:
-        database: a SQLite file, kept as it is where it holds a shop already; default: in memory.
+        database: a SQLite file, kept as it is if it contains a shop already; default: in memory.
         world: number of the start world of a new shop.
     """
 
@@ -67,7 +67,7 @@ class Shop:
         }
 
     def changing(self) -> AbstractContextManager[object]:
-        """What a tool does in here is done as a whole, or not at all where it raises."""
+        """A context in which a tool's changes are made as a whole, or not at all if it raises."""
         return self._db
 
     def close(self) -> None:
@@ -75,19 +75,19 @@ class Shop:
         self._db.close()
 
     def get_customer(self, customer_id: str) -> JsonObject:
-        """Read one."""
+        """Read a customer."""
         return _shown(self._one("customers", customer_id))
 
     def get_product(self, product_id: str) -> JsonObject:
-        """Read one."""
+        """Read a product."""
         return _shown(self._one("products", product_id))
 
     def get_order(self, order_id: str) -> JsonObject:
-        """Read one."""
+        """Read an order."""
         return _shown(self._one("orders", order_id))
 
     def list_orders(self, customer_id: str) -> JsonObject:
-        """Those of a customer."""
+        """List the orders of a customer."""
         self._one("customers", customer_id)
         found = self._rows(
             "SELECT order_id, status, total_cents FROM orders WHERE customer_id = ? ORDER BY order_id", customer_id
@@ -95,19 +95,19 @@ class Shop:
         return {"orders": [_shown(row) for row in found]}
 
     def list_bookings(self, room_id: str) -> JsonObject:
-        """Those of a room that still stand, by day."""
+        """List the active bookings of a room, by day."""
         self._one("rooms", room_id)
         found = self._rows("SELECT * FROM bookings WHERE room_id = ? AND status = 'booked' ORDER BY day", room_id)
         return {"bookings": [_shown(row) for row in found]}
 
     def check_availability(self, room_id: str, day: int) -> JsonObject:
-        """The room itself, and whether it is free."""
+        """Read a room, and whether it is free on a day."""
         room = self._one("rooms", room_id)
         _check_day(day)
         return {**_shown(room), "day": int(day), "available": self._booked(room_id, day) is None}
 
     def set_order_address(self, order_id: str, address: str) -> JsonObject:
-        """Only before it is shipped."""
+        """Change the address of an order that is not shipped yet."""
         order = self._one("orders", order_id)
         if not address.strip():
             raise Refusal("The address is empty")
@@ -117,7 +117,7 @@ class Shop:
         return self.get_order(order_id)
 
     def rename_room(self, room_id: str, name: str) -> JsonObject:
-        """No two rooms have one name."""
+        """Rename a room; two rooms cannot have the same name."""
         self._one("rooms", room_id)
         if not name.strip():
             raise Refusal("The name is empty")
@@ -127,7 +127,7 @@ class Shop:
         return _shown(self._one("rooms", room_id))
 
     def mark_shipped(self, order_id: str) -> JsonObject:
-        """Placed → shipped."""
+        """Change an order from placed to shipped."""
         order = self._one("orders", order_id)
         if order["status"] != "placed":
             raise Refusal(f"Order {order_id} is already {order['status']} and cannot be shipped")
@@ -135,7 +135,7 @@ class Shop:
         return self.get_order(order_id)
 
     def mark_delivered(self, order_id: str) -> JsonObject:
-        """Shipped → delivered; changes order and customer, who earns points."""
+        """Change an order from shipped to delivered, and the customer, who earns points."""
         order = self._one("orders", order_id)
         if order["status"] != "shipped":
             raise Refusal(f"Order {order_id} is {order['status']}, only a shipped order can be delivered")
@@ -144,7 +144,7 @@ class Shop:
         return self.get_order(order_id)
 
     def cancel_booking(self, booking_id: str) -> JsonObject:
-        """Changes booking, room and customer; nothing is paid back."""
+        """Cancel a booking; changes booking, room and customer. Nothing is paid back."""
         booking = self._active(booking_id)
         self._set("bookings", booking_id, status="cancelled")
         self._add("rooms", booking["room_id"], free_days=1)
@@ -152,7 +152,7 @@ class Shop:
         return _shown(self._one("bookings", booking_id))
 
     def place_order(self, customer_id: str, items: Sequence[Item], address: str = "") -> JsonObject:
-        """Makes an order; changes each product's stock, and the customer, who pays."""
+        """Make an order; changes each product's stock, and the customer, who pays."""
         customer = self._one("customers", customer_id)
         total = sum(self._price(item) for item in _distinct(items))
         self._check_balance(customer, total, "the order costs")
@@ -173,7 +173,7 @@ class Shop:
         return self.get_order(order_id)
 
     def refund_order(self, order_id: str) -> JsonObject:
-        """Undoes an order that is not shipped, or that has arrived: stocks, balance, and open orders or points."""
+        """Undo an order that is not shipped or has arrived: stocks, balance, and open orders or points."""
         order = self._one("orders", order_id)
         total, status = order["total_cents"], order["status"]
         if status == "shipped":
@@ -191,7 +191,7 @@ class Shop:
         return self.get_order(order_id)
 
     def book_room(self, room_id: str, customer_id: str, day: int) -> JsonObject:
-        """Makes a booking; changes the room and the customer, who pays."""
+        """Make a booking; changes the room and the customer, who pays."""
         room, customer = self._one("rooms", room_id), self._one("customers", customer_id)
         self._check_free(room_id, day)
         price = int(room["price_cents"])
@@ -211,7 +211,7 @@ class Shop:
         return _shown(self._one("bookings", booking_id))
 
     def move_booking(self, booking_id: str, room_id: str, day: int) -> JsonObject:
-        """Changes the booking, and with another room both rooms and the customer's balance."""
+        """Move a booking; with another room, changes both rooms and the customer's balance too."""
         booking, room = self._active(booking_id), self._one("rooms", room_id)
         if (booking["room_id"], booking["day"]) == (room_id, day):
             raise Refusal(f"Booking {booking_id} is already for room {room_id} on day {day}")
@@ -243,7 +243,7 @@ class Shop:
         return next(iter(self._rows(active, room_id, day)), None)
 
     def _price(self, item: Item) -> int:
-        """What one line of an order costs."""
+        """The price of one line of an order."""
         product, quantity = self._one("products", str(item["product_id"])), int(item["quantity"])
         if quantity < 1:
             raise Refusal(f"The quantity of {product['product_id']} must be at least 1, got {quantity}")

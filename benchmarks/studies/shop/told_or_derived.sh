@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The same shop three times: it tells its state, facts are derived from its answers, or nobody knows the state.
+# Compares three recordings of one shop: with the state that the server shows, with facts derived from its answers, and
+# without a state.
 #
 #     bash benchmarks/studies/shop/told_or_derived.sh runs/shop-states
 set -euo pipefail

@@ -144,7 +144,7 @@ def call(shop: Shop, action: ToolCall) -> JsonObject:
 
 
 def told(before: World, after: World) -> JsonObject:
-    """The `_meta` that tells the world before and after a call, for measuring; no agent needs it."""
+    """The `_meta` with the world before and after a call, for measuring; no agent needs it."""
     return {"dreamgym/before": json.loads(json.dumps(before)), "dreamgym/state": json.loads(json.dumps(after))}
 
 

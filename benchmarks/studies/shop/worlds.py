@@ -1,7 +1,7 @@
-"""What the shop begins with: customers, products, orders, rooms and bookings.
+"""Start worlds of the shop: customers, products, orders, rooms and bookings.
 
-World 0 is always the one written down here. Any other number gives the same people and goods with other amounts,
-other owners and other dates, the same for the same number.
+World 0 is always the one written in this file. Any other number gives the same people and goods with other amounts,
+other owners and other dates, always the same for the same number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DAYS = 30
 OPEN = ("placed", "shipped")
 
 World = dict[str, dict[str, JsonObject]]
-"""Entities by kind and id; each holds its own id."""
+"""Entities by kind and id; each contains its own id."""
 
 CUSTOMERS = (  # id, name, address, balance
     ("C-1", "Ada Quist", "4 Mill Lane", 42000),
@@ -124,7 +124,7 @@ def _other_owners(draw: random.Random) -> dict[str, str]:
 
 
 def _count(world: World) -> None:
-    """What follows from orders and bookings: open orders, points, active bookings, free days."""
+    """Fill in what follows from orders and bookings: open orders, points, active bookings, free days."""
     orders, bookings = world["orders"].values(), world["bookings"].values()
     for i, customer in world["customers"].items():
         own = [order for order in orders if order["customer_id"] == i]
@@ -137,17 +137,17 @@ def _count(world: World) -> None:
 
 
 def points(order: Mapping[str, object]) -> int:
-    """What a customer earns when an order arrives: a point for every full hundred cents."""
+    """Points that a customer earns when an order arrives: one for every full hundred cents."""
     return number(order, "total_cents") // 100
 
 
 def number(entity: Mapping[str, object], field: str) -> int:
-    """A field of an entity that is a whole number."""
+    """The value of an entity's field, which must be a whole number."""
     value = entity[field]
     assert isinstance(value, int)
     return value
 
 
 def text(world: World) -> str:
-    """A world as a trajectory holds it."""
+    """A world as the text of a state in a trajectory."""
     return as_text({kind: {**entities} for kind, entities in world.items()})

@@ -1,4 +1,4 @@
-"""`mcp-server-time`: the time in any time zone. It changes nothing; half of its answers tell the clock."""
+"""`mcp-server-time`: the time in any time zone. It changes nothing; half of its answers depend on the clock."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ document.save(sys.argv[1])
 
 
 def prepare(place: Path, installed: Path) -> None:
-    """The report, made by the package that the server itself uses."""
+    """Make the report with the package that the server itself uses."""
     python = str(installed / NAME / "bin/python")
     subprocess.run([python, "-c", f"PARTS = {PARTS!r}{MAKE}", str(place / FILE)], check=True)
 

@@ -1,7 +1,8 @@
-"""Whether a language model could have known: the facts of the real answer that stand in the prompt it would get.
+"""Measure what a language model could have known: the facts of the real answer that are in its prompt.
 
-A fact is a word of the real answer that is neither in the call nor the clock's. The prompt is the one that the dream
-makes for a language model of the form `data`, after the real answers so far. A short word can stand there by chance.
+A fact is a word of the real answer that is not in the call and does not depend on the clock. The prompt is the one that
+the dream makes for a language model of the form `data`, after the real answers so far. A short word can be there by
+chance.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ESCAPE = re.compile(r"\\[nrt]")
 
 
 class Told(Frozen):
-    """One call whose answer has facts, and which of them its prompt holds."""
+    """One call whose answer has facts, and those of them that its prompt lacks."""
 
     session: str
     step: int
@@ -40,12 +41,12 @@ class Told(Frozen):
 
 
 class Recall(Frozen):
-    """How much of the real answers stands in the prompts."""
+    """How much of the real answers is in the prompts."""
 
     facts: Rate
     """Share of the facts."""
     calls: Rate
-    """Share of the calls with facts whose facts are all there."""
+    """Share of the calls with facts whose facts are all in the prompt."""
 
 
 def recall(told: Sequence[Told]) -> Recall:
@@ -63,7 +64,7 @@ async def told(
     again: Mapping[tuple[str, int], StepResult],
     encoder: Encoder,
 ) -> list[Told]:
-    """The calls of some trajectories that are asked of a language model and have facts in their real answers."""
+    """The calls of `asked` that need a language model and have facts in their real answers."""
     buffer, tools, found = MemoryBuffer(encoder), Tools(spec), []
     await buffer.add(known)
     for trajectory in asked:
@@ -73,7 +74,7 @@ async def told(
             llm = ScriptedLLM(lambda messages: "no answer")
             dream = DreamEnvironment(spec, LanguageModel(llm), buffer)
             dream.resume(trajectory.task, seed=0, transitions=trajectory.transitions[: number - 1])
-            with suppress(EnvironmentUnavailable):  # this model says nothing that counts as an answer
+            with suppress(EnvironmentUnavailable):  # this fake model gives no valid answer
                 await dream.step(step.action)
             facts = facts_of(step.action, step.result, again.get((trajectory.id, number)))
             if not llm.asked or not facts:
@@ -85,7 +86,7 @@ async def told(
 
 
 def facts_of(action: ToolCall, real: StepResult, again: StepResult | None) -> tuple[str, ...]:
-    """The words of an answer's values that the call does not hold and that a second play does not change."""
+    """Words of the answer's values that are not in the call and do not change in a second play."""
     shown = shown_in(real)
     words = _words(real.observation) if shown is None else {word for text in _leaves(shown) for word in _words(text)}
     given = {word for text in _leaves(action.arguments) for word in _words(text)}

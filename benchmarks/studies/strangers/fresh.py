@@ -1,6 +1,6 @@
-"""Becomes one of the public MCP servers, on a fresh copy of its world: `python fresh.py NAME FOLDER`.
+"""Run one of the public MCP servers on a fresh copy of its world: `python fresh.py NAME FOLDER`.
 
-FOLDER is where the servers are installed. A server process is an episode, but files outlive a process: so the copy is
+FOLDER is where the servers are installed. A server process is an episode, but files outlive a process, so the copy is
 made here. Two processes of one server at once would share it.
 """
 
@@ -15,7 +15,7 @@ from servers import SERVERS
 
 
 def main(name: str, folder: str) -> None:
-    """Become the server."""
+    """Restore the server's world, and replace this process by the server."""
     server = SERVERS[name]
     installed = Path(folder).absolute()
     prepare(server, installed)

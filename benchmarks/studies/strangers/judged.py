@@ -1,7 +1,7 @@
-"""One call of a session, answered in a dream, beside the real answers; and what many of them come to.
+"""Calls of a session answered in a dream, compared with the real answers, and rates over many such calls.
 
-What differs between two real plays is told by a clock or by chance and may be anything in the dream's answer; all else
-must be equal, JSON compared as JSON.
+What differs between two real plays depends on the clock or on chance, and may be anything in the dream's answer. All
+else must be equal; JSON is compared as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Judged(Frozen):
     server: str
     session: str
     kind: Kind | None = None
-    """What the session asks; None for a recorded episode that is held out."""
+    """Kind of the session; None for a recorded episode that is held out."""
     step: int
     """Counted from 1."""
     action: ToolCall
@@ -37,15 +37,15 @@ class Judged(Frozen):
     again: StepResult | None = None
     """The real answer of a second play, if it differs."""
     got: StepResult | None = None
-    """None if the dream says that it has no answer."""
+    """The dream's answer; None if it has none."""
     failure: str | None = None
-    """Why it has none."""
+    """Why the dream has no answer."""
     tier: str | None = None
-    """What answered in the dream."""
+    """The tier that answered in the dream."""
     is_accepted: bool
-    """The real server accepts the call; what it refuses with an ordinary text counts as refused."""
+    """True if the real server accepts the call; a refusal in ordinary text counts as a refusal."""
     is_refused: bool
-    """The dream refuses it, with the error flag or in the words of the server's refusals."""
+    """True if the dream refuses the call, with the error flag or in the words of the server's refusals."""
 
     @property
     def exact(self) -> bool:
@@ -53,7 +53,7 @@ class Judged(Frozen):
 
     @property
     def wrong(self) -> bool:
-        """There is an answer, and it is another one."""
+        """True if there is an answer, and it is not the real one."""
         return self.got is not None and not self.exact
 
     @property
@@ -73,7 +73,7 @@ class Judged(Frozen):
 
 
 class Counts(Frozen):
-    """What the calls of some sessions come to. Without reads after writes, or repeats, their rates have n = 0."""
+    """Rates over the calls of some sessions. Without reads after writes, or repeats, their rates have n = 0."""
 
     calls: int
     answered: Rate
@@ -87,19 +87,19 @@ class Counts(Frozen):
     misleading: Rate
     """Read-after-write sequences with any wrong answer."""
     repeats: Rate
-    """Repeats of a call that the real server answered as before, and the dream too. Where the dream had no answer
-    either time, the repeat is not counted."""
+    """Share of the repeats that the dream answered as before, among those that the real server answered as before. A
+    repeat is not counted if the dream had no answer either time."""
     undisturbed: Rate
-    """Those of the repeats with no write in between that the real server accepted."""
+    """Share as in `repeats`, over the repeats with no accepted write in between."""
     false_refusals: Rate
-    """Share of the calls that the real server accepts that the dream refuses."""
+    """Share of the calls accepted by the real server that the dream refuses."""
     refusals: Rate
-    """Share of the calls that the real server refuses that the dream refuses."""
+    """Share of the calls refused by the real server that the dream refuses."""
     tiers: dict[str, int]
 
 
 def counts(calls: Sequence[Judged]) -> Counts:
-    """Sessions are told apart by server and name; the calls of each are in their order."""
+    """Rates over calls. The calls of a session (server and name) must follow one another, in their order."""
     sequences = [list(group) for _, group in groupby(calls, key=lambda call: (call.server, call.session))]
     written = [one for one in sequences if one[0].kind is Kind.READ_AFTER_WRITE]
     repeated = [repeat for one in sequences if one[0].kind is Kind.REPEATED_READS for repeat in repeats(one)]
@@ -124,7 +124,7 @@ def counts(calls: Sequence[Judged]) -> Counts:
 
 
 def is_like(got: StepResult, real: StepResult, again: StepResult | None) -> bool:
-    """True if an answer is the real one, but for what differs between two real plays."""
+    """True if an answer is the real one, except for what differs between two real plays."""
     if is_same(got, real):
         return True
     if again is None or got.is_error != real.is_error:
@@ -151,7 +151,7 @@ def _pattern(one: str, other: str) -> str:
 
 
 def _texts(result: StepResult) -> tuple[str, str]:
-    """The observation and the structured content, JSON in one form."""
+    """The observation and the structured content, with JSON in one fixed form."""
     try:
         observation = json.dumps(json.loads(result.observation), sort_keys=True)
     except ValueError:
@@ -169,7 +169,7 @@ class Repeat(Frozen):
 
     @property
     def is_alike(self) -> bool:
-        """The dream answered as before, too."""
+        """True if the dream answered as before, too."""
         return self.call.got is not None and self.before.got is not None and is_same(self.call.got, self.before.got)
 
 

@@ -1,9 +1,9 @@
-"""What was recorded of a server, as it is kept in recordings/NAME, so that measuring needs no server.
+"""Recordings of a server, which are kept in recordings/NAME, so that measuring needs no server.
 
-Of each episode only calls and answers are kept: the states of these recordings repeat the answers. tools.json lists
-the tools that are called: two of the servers have forty and more. A dream may know known.jsonl, the ten recorded
-episodes. sessions.jsonl has the new sessions as the real server answered them, and again.jsonl the answers of a second
-real play that differ from the first, which are the clock's or chance's.
+Of each episode only calls and answers are kept, because the states of these recordings repeat the answers. tools.json
+lists only the tools that are called, because two of the servers have forty and more. A dream may know known.jsonl, the
+ten recorded episodes. sessions.jsonl has the new sessions as the real server answered them. again.jsonl has the answers
+of a second real play that differ from the first, which depend on the clock or on chance.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dreamgym.types import (
 
 RECORDINGS = Path(__file__).resolve().parent / "recordings"
 SECONDS = {"started_s", "ended_s"}
-"""Facts of a result that are of no use here and differ with every play."""
+"""Names in a result's `info` that are of no use here and differ with every play."""
 
 
 class Again(Frozen):
@@ -54,13 +54,13 @@ class Answered(Frozen):
     observation: str
     is_error: bool = False
     info: JsonObject = Field(default_factory=dict)
-    """As in StepResult, without the structured content if that is the observation as JSON."""
+    """Value of `StepResult.info`, without the structured content if that is the observation as JSON."""
     is_structured: bool = False
-    """The structured content is the observation as JSON."""
+    """True if the structured content is the observation as JSON."""
 
 
 class Episode(Frozen):
-    """A trajectory, as it is kept."""
+    """A trajectory in the form in which it is kept."""
 
     id: str
     task: Task
@@ -71,7 +71,7 @@ class Episode(Frozen):
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Episode:
-        """What is kept of a trajectory. The times of its calls are lost."""
+        """Convert a trajectory. The times of its calls are lost."""
         calls = []
         for step in trajectory.transitions:
             info = {name: value for name, value in step.result.info.items() if name not in SECONDS}
@@ -97,7 +97,7 @@ class Episode(Frozen):
         )
 
     def trajectory(self) -> Trajectory:
-        """The trajectory as it was recorded, but for the times."""
+        """The trajectory as it was recorded, except for the times."""
         state, steps = self.task.initial_state or "", []
         for call in self.calls:
             info = {**call.info, **({"structured": _as_json(call.observation)} if call.is_structured else {})}
@@ -121,18 +121,18 @@ class Material(NamedTuple):
     server: Server
     spec: EnvironmentSpec
     known: tuple[Trajectory, ...]
-    """What a dream may know: the ten episodes."""
+    """The ten episodes, which a dream may know."""
     sessions: tuple[Trajectory, ...]
     again: Mapping[tuple[str, int], StepResult]
     """Real answers of the second play that differ from the first, by trajectory and step counted from 1."""
 
     def kind(self, session: str) -> Kind:
-        """What a session asks."""
+        """Kind of a session."""
         return next(one.kind for one in self.server.sessions if session == f"{self.spec.name}-{one.id}")
 
 
 def load(server: Server, folder: Path = RECORDINGS) -> Material:
-    """What is kept of a server."""
+    """Read what is kept of a server."""
     here = folder / server.name
     return Material(
         server,
@@ -147,9 +147,9 @@ def keep(server: Server, recorded: Path, folder: Path = RECORDINGS) -> None:
     """Keep what `record.py` made of a server.
 
     Args:
-        server: which one.
+        server: the recorded server.
         recorded: the folder in which record.py left NAME, NAME-sessions, NAME-again and NAME-plans-again.
-        folder: where it is kept.
+        folder: the folder in which the recordings are kept.
     """
     name, here = server.name, folder / server.name
     shutil.rmtree(here, ignore_errors=True)

@@ -1,14 +1,13 @@
-"""How true the dream of a stranger's MCP server is, measured on sessions that were never recorded.
+"""Measure how true the dream of an MCP server by other authors is, on sessions that were never recorded.
 
     python benchmarks/studies/strangers/measure.py --models nearest
 
-prints the page docs/results/strangers.md as Markdown, which `benchmarks/publish.py` keeps.
-The dream knows ten recorded episodes of a server (recordings/NAME) and lives with its own answers through each new
-session; the real answers are recorded too, so no server and no database is needed. `record.py` says how they were made.
-Beside it stand recorded calls that are held out, as `dreamgym check --held-out 0.4` compares them; whether the facts
-of the real answers stand in the prompt of a language model; and the helpdesk study, measured as its own page has it.
-What is done is kept in runs/strangers, and a second start goes on from there; after a change of the core's code all is
-done anew.
+The command prints the page docs/results/strangers.md as Markdown, which `benchmarks/publish.py` keeps. The dream knows
+ten recorded episodes of a server (recordings/NAME), and continues each new session from its own answers. The real
+answers are recorded too, so no server and no database is needed; `record.py` explains how they were made. The page also
+shows held-out recorded calls, compared as by `dreamgym check --held-out 0.4`; how many facts of the real answers are in
+the prompt of a language model; and the helpdesk study, measured as on its own page. Results are kept in runs/strangers,
+and a second start continues from there. After a change of the core's code, everything is measured again.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Done(Frozen):
 
 
 class Prompts(Frozen):
-    """What stands in the prompts for one server."""
+    """Facts in the prompts for one server."""
 
     sessions: tuple[Told, ...]
     held_out: tuple[Told, ...]
@@ -64,14 +63,14 @@ class Study:
 
     Args:
         out: the folder.
-        encoder: of the retrieval keys.
+        encoder: encoder of the retrieval keys.
     """
 
     def __init__(self, out: Path, encoder: Encoder) -> None:
         self._out, self._encoder = out, encoder
 
     async def cell(self, given: Material, name: str, model: ExperienceModel) -> Cell:
-        """One server under one model."""
+        """Measure one server under one model."""
         kept = KeptRows(Done, self._out, f"{given.spec.name}-{name}", self._basis(given, model.name))
         done = {one.id: one.calls for one in kept.read()}
         buffer = MemoryBuffer(self._encoder)
@@ -110,7 +109,7 @@ class Study:
         return Cell(server=given.spec.name, model=name, sessions=tuple(sessions), held_out=done[""])
 
     async def prompts(self, given: Material) -> Prompts:
-        """The facts in the prompts of a language model."""
+        """Measure the facts in the prompts of a language model."""
         kept = KeptRows(Prompts, self._out, f"{given.spec.name}-prompts", self._basis(given, "prompts"))
         if rows := kept.read():
             return rows[0]
@@ -124,7 +123,7 @@ class Study:
         return row
 
     async def helpdesk(self, name: str, model: ExperienceModel) -> Helpdesk:
-        """The helpdesk, measured as docs/results/helpdesk.md has it: the state after each held-out call."""
+        """Measure the helpdesk as in docs/results/helpdesk.md: the state after each held-out call."""
         kept = KeptRows(Helpdesk, self._out, f"helpdesk-{name}", [edition(), model.name])
         if rows := kept.read():
             return rows[0]
@@ -149,7 +148,7 @@ class Study:
 
 
 def played_again(given: Material) -> Cell:
-    """The real server in the second play; nothing that differs is forgiven here."""
+    """The cell of the real server's second play, in which every difference counts."""
     split = material(given.spec, given.known, held_out=HELD_OUT, all_steps=True)
 
     def rows(trajectories: tuple[Trajectory, ...]) -> tuple[Judged, ...]:
@@ -191,9 +190,9 @@ def _judged(given: Material, session: Trajectory, number: int, step: Transition 
 
 
 def _while_alike(calls: tuple[Judged, ...]) -> tuple[Judged, ...]:
-    """The calls of a session; what follows a write that reality took and the dream did not answer has no answer.
+    """The calls of a session, without the answers after a write that reality accepted and the dream did not answer.
 
-    The agent is told that such a write had no effect, so from there on dream and reality are two worlds.
+    The agent is told that such a write had no effect, so dream and reality differ from there on.
     """
     lost = [call.step for call in calls if call.got is None and call.is_accepted and not call.is_read]
     if not lost:
@@ -211,14 +210,14 @@ def _say(text: str) -> None:
 
 
 async def measured(servers: list[str], models: list[str], study: Study) -> str:
-    """All cells, as the page has them."""
+    """Measure all cells; return the page."""
     materials = [load(SERVERS[name]) for name in servers]
     cells, desks = [], []
     for name in models:
         model = load_model(name)
         try:
             cells += [await study.cell(given, name, model) for given in materials]
-            if name == "nearest":  # 200 calls, of which other models need minutes each
+            if name == "nearest":  # 200 calls; other models need minutes for each
                 desks.append(await study.helpdesk(name, model))
         finally:
             await model.close()

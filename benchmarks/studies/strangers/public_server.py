@@ -21,17 +21,17 @@ from pydantic import JsonValue
 from dreamgym.types import ToolCall
 
 PLACE = Path(tempfile.gettempdir()) / "dreamgym-strangers"
-"""Worlds are always copied to the same place, since calls and answers contain paths."""
+"""Folder of the copied worlds, always the same one, because calls and answers contain paths."""
 NOT_FOUND = "I could not find it."
 
 
 class Kind(StrEnum):
-    """What a new session asks."""
+    """Kinds of new sessions, by what they test."""
 
     READ_AFTER_WRITE = "read after write"
     """Something that was never recorded is written, and read back."""
     REPEATED_READS = "repeated reads"
-    """The same read is asked again, with nothing or with unrelated writes in between."""
+    """A read is repeated, with nothing or with unrelated writes in between."""
     NEW_ARGUMENTS = "new arguments"
     """Valid calls with arguments that were never recorded."""
     REFUSALS = "refusals"
@@ -50,7 +50,7 @@ class Plan:
     """The task is accomplished if this is the answer."""
 
     def answer(self, said: Sequence[str]) -> str:
-        """The agent's answer, read out of what the tools said."""
+        """The agent's answer, extracted from the texts of the tools."""
         found = [match for text in said for match in re.findall(self.finds, text)]
         return found[-1] if found else NOT_FOUND
 
@@ -96,7 +96,7 @@ def world(name: str) -> Path:
 
 
 def prepare(server: Server, installed: Path) -> None:
-    """Put the world of a server where it was, as it was."""
+    """Restore the world of a server."""
     if PLACE.is_symlink() or (PLACE.exists() and PLACE.stat().st_uid != os.geteuid()):
         sys.exit(f"{PLACE} is somebody else's: remove it, or set TMPDIR to a folder of your own")
     place = world(server.name)

@@ -1,6 +1,6 @@
-r"""Records public MCP servers under a scripted agent, and plays the new sessions on them.
+r"""Record public MCP servers under a scripted agent, and play the new sessions on them.
 
-The servers are installed once, each generation of their SDK by itself:
+Install the servers once, apart from each other where they need different versions of the SDK:
 
     python -m venv runs/strangers/servers/sqlite
     runs/strangers/servers/sqlite/bin/pip install mcp-server-sqlite==2025.4.25 'mcp<2'
@@ -13,10 +13,10 @@ The servers are installed once, each generation of their SDK by itself:
     npm install --prefix runs/strangers/servers/npm @modelcontextprotocol/server-sequential-thinking@2026.8.31 \
         @kazuph/mcp-taskmanager@1.1.1
 
-Then `python benchmarks/studies/strangers/record.py` makes, per server, four environment folders under runs/strangers:
-NAME (ten recorded episodes), NAME-sessions (the new sessions), and both again on other server processes, since what
-differs is the clock's or chance's. All pass through `dreamgym record`, so all are redacted alike. What measuring needs
-of them is kept in recordings/NAME beside this file.
+Then `python benchmarks/studies/strangers/record.py` makes four environment folders per server under runs/strangers:
+NAME (ten recorded episodes), NAME-sessions (the new sessions), and both again on other server processes, because what
+differs then depends on the clock or on chance. All episodes pass through `dreamgym record`, so all are redacted alike.
+The parts that measuring needs are kept in recordings/NAME beside this file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))
 
 
 def recorded(server: Server, folder: Path, plans: Sequence[Plan], installed: Path) -> None:
-    """Play plans through `dreamgym record`; a folder that has them all stays."""
+    """Play plans through `dreamgym record`; a folder that already has them all is kept."""
     file = folder / "trajectories.jsonl"
     if file.exists() and len(read_jsonl(file, Trajectory)) == len(plans):
         return
@@ -73,7 +73,7 @@ def recorded(server: Server, folder: Path, plans: Sequence[Plan], installed: Pat
 
 
 async def _played(url: str, calls: Sequence[ToolCall]) -> list[str]:
-    """The texts that the tools answered."""
+    """Make the calls; return the texts that the tools answered."""
     said = []
     async with Client(url) as client:
         await client.list_tools()

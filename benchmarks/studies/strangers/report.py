@@ -1,4 +1,4 @@
-"""The page of the study: tables per server and in all, and every answer that was wrong."""
+"""The page of the study: tables per server and for all servers, and every wrong answer."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Cell(Frozen):
 
 
 class Helpdesk(Frozen):
-    """The helpdesk's held-out calls, each after what was recorded before it."""
+    """Measures of the helpdesk's held-out calls, each predicted after the recorded calls before it."""
 
     model: str
     calls: int
     answered: Rate
     state: Rate
-    """The whole state after the call is the recorded one; without an answer it is not."""
+    """Share of calls after which the whole state is the recorded one; a call without an answer is not among them."""
     exact: Rate
     wrong: Rate
-    """Answered, with another state or another answer."""
+    """Share of calls that are answered, but with another state or another answer."""
 
     @classmethod
     def of(cls, model: str, steps: StepFidelity, calls: Sequence[Compared]) -> Helpdesk:
@@ -144,7 +144,7 @@ def _lines(
 
 
 def _pooled(cells: Sequence[Cell], *, held_out: bool) -> Iterator[tuple[str, str, Counts]]:
-    """Each server under each model, and then all servers under each model."""
+    """Counts of each server under each model, and then of all servers under each model."""
 
     def calls(cell: Cell) -> tuple[Judged, ...]:
         return cell.held_out if held_out else cell.sessions
@@ -192,7 +192,7 @@ def _table(head: str, rows: Iterator[list[str]]) -> Iterator[str]:
 
 
 def _varying(cells: Sequence[Cell]) -> Iterator[str]:
-    """What a second real play answers otherwise."""
+    """Lines about the calls that a second real play answers differently."""
     found = [
         call for cell in cells if cell.model == REAL for call in (*cell.sessions, *cell.held_out) if not call.exact
     ]

@@ -36,7 +36,7 @@ LEFT = {
 
 
 def prepare(place: Path, installed: Path) -> None:
-    """The repository: the same commits with the same dates."""
+    """Make the repository, always with the same commits and the same dates."""
     folder = place / REPOSITORY
     folder.mkdir()
     _git(folder, 0, "init", "-q", "-b", "main")

@@ -24,7 +24,7 @@ INSERT INTO orders VALUES (1, 1, 1, 10), (2, 1, 3, 1), (3, 2, 2, 2), (4, 3, 1, 5
 
 
 def prepare(place: Path, installed: Path) -> None:
-    """The shop's database."""
+    """Make the shop's database."""
     with closing(sqlite3.connect(place / DATABASE)) as database:
         database.executescript(SCHEMA)
 

@@ -1,4 +1,4 @@
-"""`@kazuph/mcp-taskmanager`: requests with tasks that are done and approved. It answers in JSON, refusals included.
+"""`@kazuph/mcp-taskmanager`: requests with tasks to be done and approved. It answers in JSON, refusals included.
 
 A session begins with one request that is half done.
 """
@@ -46,7 +46,7 @@ START: JsonObject = {
 
 
 def prepare(place: Path, installed: Path) -> None:
-    """One request, half done."""
+    """Store one request that is half done."""
     (place / FILE).write_text(json.dumps(START), encoding="utf-8")
 
 

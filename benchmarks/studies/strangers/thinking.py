@@ -1,6 +1,6 @@
 """`@modelcontextprotocol/server-sequential-thinking`: one tool that counts thoughts and names branches.
 
-Every answer tells what the session has noted so far, so every call is a write and a read.
+Every answer shows what the session has noted so far, so every call is a write and a read.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ book.save(sys.argv[1])
 
 
 def prepare(place: Path, installed: Path) -> None:
-    """The workbook, made by the package that the server itself uses."""
+    """Make the workbook with the package that the server itself uses."""
     python = str(installed / NAME / "bin/python")
     subprocess.run([python, "-c", f"SHEETS = {SHEETS!r}{MAKE}", str(place / "harbour.xlsx")], check=True)
 
