@@ -3,7 +3,7 @@
 The attacked servers are a `dreamgym-serve` process that serves a dream with redaction and a token, and a `dreamgym
 record` in front of a real MCP server. `--seed` fixes all random draws. The columns are:
 
-- failed: answers with a status of 500 or more, except 503 for a true reason;
+- failed: answers with a status of 500 or more; an agent that is refused at its start counts as 503, and not as failed;
 - hung: requests without an answer after ten seconds, except requests that are never completed;
 - tracebacks in the log, and the length of the log;
 - health: the longest wait for `/healthz` during the attack, over a separate connection; and how often it was refused.

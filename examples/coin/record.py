@@ -2,8 +2,8 @@
 
     python examples/coin/record.py
 
-A script plays each task twice, without a language model, from hopelessly to nearly perfectly. Each run writes the same
-files.
+Each task is played twice without a language model, by players from hopeless to nearly perfect. Each run of this script
+writes the same files.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def number(line: JsonObject, name: str) -> float:
 
 
 def practice(folder: Path) -> list[JsonObject]:
-    """The lines of an arm's record, in the order of their writing."""
+    """The lines of an arm's record, in the order in which they were written."""
     return list(itertools.chain.from_iterable(phases_of(folder)))
 
 

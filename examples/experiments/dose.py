@@ -303,7 +303,7 @@ def plot(found: Sequence[Dose], file: Path) -> None:
 
 
 def main() -> None:
-    """Measure, and write OUT.md, OUT.json and OUT.png."""
+    """Measure, and write OUT.md, OUT.jsonl and OUT.png."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="+", type=Path, help="experiment files in their run folders")
     parser.add_argument("--out", type=Path, required=True, help="without its ending")

@@ -75,7 +75,7 @@ def test_what_can_be_used_is_stored_once_and_the_rest_is_named(run: Command, dsn
     assert said.splitlines() == [
         "2 of 4 usable (2 openai), 2 transitions",
         "not usable: chats.jsonl, line 4: is not valid JSON: Expecting value at line 4, column 1",
-        "not usable: chats.jsonl, line 3: calls tools that environment 'crm' has not: fly",
+        "not usable: chats.jsonl, line 3: calls tools that environment 'crm' does not have: fly",
         "2 of 2 trajectories are new in the buffer of 'crm'",
     ]
     assert "0 of 2 trajectories are new" in run("chats.jsonl", "--env", "crm")[1]

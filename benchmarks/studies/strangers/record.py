@@ -1,6 +1,6 @@
 r"""Record public MCP servers under a scripted agent, and play the new sessions on them.
 
-Install the servers once, apart from each other where they need different versions of the SDK:
+Install the servers once, in separate environments where they need different versions of the SDK:
 
     python -m venv runs/strangers/servers/sqlite
     runs/strangers/servers/sqlite/bin/pip install mcp-server-sqlite==2025.4.25 'mcp<2'

@@ -47,7 +47,7 @@ class Helpdesk(Frozen):
     calls: int
     answered: Rate
     state: Rate
-    """Share of calls after which the whole state is the recorded one; a call without an answer is not among them."""
+    """Share of calls after which the whole state is the recorded one; a call without an answer counts as wrong."""
     exact: Rate
     wrong: Rate
     """Share of calls that are answered, but with another state or another answer."""
