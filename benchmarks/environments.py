@@ -1,6 +1,6 @@
 """Make the table of docs/results/environments.md: costs of the real environments, success of players, sizes of texts.
 
-    python benchmarks/environments.py [NAME ...] [--tasks 50] [--out docs/environments-table.md]
+    python benchmarks/environments.py [NAME ...] [--tasks 50] [--out table.md]
 
 Every environment is played in a separate process, one episode after another: `random` for the speeds and sizes,
 `random` and `expert` for the success on the first dev tasks, with Wilson's 95 % interval. Steps per core-second use the

@@ -281,12 +281,15 @@ async def wire(server: Server, row: Row, count: int, seed: int) -> None:
         row.requests += 1
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(raw)
-        with suppress(OSError):
-            writer.write_eof()
+        try:
             async with asyncio.timeout(ANSWER_S):
-                await reader.read()
+                with suppress(OSError):
+                    writer.write_eof()
+                    await reader.read()
+            row.answered[0] += 1
+        except TimeoutError:
+            row.hung += 1
         writer.close()
-        row.answered[0] += 1
 
 
 async def expensive(server: Server, row: Row, count: int, seed: int) -> None:
@@ -373,8 +376,9 @@ async def sessions(server: Server, row: Row, count: int, seed: int) -> None:
         async with client(server) as session:
             try:
                 made = await episode_of(session)
-            except (aiohttp.ClientError, OSError):
-                row.answered[503] += 1
+            except aiohttp.ClientResponseError as error:
+                row.answered[error.status] += 1
+                row.failed += error.status != 503
                 return
             own = {**OPENED, "authorization": f"Bearer {made['token']}"}
             async with session.post(f"/envs/coin/episodes/{made['episode']}/mcp", json=called(), headers=own) as answer:
@@ -383,7 +387,8 @@ async def sessions(server: Server, row: Row, count: int, seed: int) -> None:
             row.failed += answer.status != 200
 
     for result in await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True):
-        row.failed += isinstance(result, Exception)
+        row.hung += isinstance(result, TimeoutError)
+        row.failed += isinstance(result, Exception) and not isinstance(result, TimeoutError)
 
 
 @asynccontextmanager

@@ -490,7 +490,7 @@ def main() -> None:
         for form in missed if chosen.show else ():
             print(f"    missed: {form!r}"[:200])
     if chosen.data is None or not chosen.data.is_dir():
-        print(f"false finds: not measured, there is no folder {chosen.data}: name one with --data")
+        print("false finds: not measured, give a folder of recorded data with --data")
     else:
         false_finds(chosen.data, chosen.show)
 

@@ -61,7 +61,6 @@ WORLD_STEPS = 20
 SAME = "in process"
 BARE = "HTTP alone, bytes"
 WAYS = ("in process, not stored", SAME, BARE, "server, bytes", "server, RemoteEnvironment", "server, SDK client")
-TARGET = 1.5
 
 Step = Callable[[ToolCall], Awaitable[object]]
 

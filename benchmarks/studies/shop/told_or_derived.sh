@@ -4,7 +4,7 @@
 #
 #     bash benchmarks/studies/shop/told_or_derived.sh runs/shop-states
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 out=$1
 python benchmarks/studies/shop/record.py --direct --tasks 0 --sessions 60 --seed 1 --out "$out/told" >&2
 python benchmarks/studies/shop/record.py --quiet --tasks 0 --sessions 60 --seed 1 --out "$out/quiet" >&2
