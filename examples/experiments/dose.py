@@ -314,7 +314,7 @@ def main() -> None:
         "# Ten dreams of graded fidelity",
         "",
         f"Made by `python examples/experiments/dose.py` at commit {commits}. Brackets are 95 % intervals by Student's "
-        "t over seeds; **bold** leaves out 0.",
+        "t over seeds. **Bold**: the interval does not contain 0.",
         "",
         *table(found),
         "",

@@ -380,8 +380,8 @@ def test_the_page_counts_the_episodes_that_were_not_learned_from() -> None:
         for seed in (0, 1)
     ]
     text = report(Published(file="t", plan=plan, results=tuple(results)))
-    assert "whose reward nobody could tell, and which were not learned from: a 2,000." in text
-    assert "that broke off where nobody had an answer, and which were not learned from: a 4." in text
+    assert "whose reward could not be determined; the policy did not learn from them: a 2,000." in text
+    assert "that ended because no tier had an answer; the policy did not learn from them: a 4." in text
 
 
 def test_of_an_arm_with_several_rates_the_one_that_is_best_on_dev_tasks_counts() -> None:

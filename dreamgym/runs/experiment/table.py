@@ -49,9 +49,7 @@ def report(published: Published) -> str:
     numbers = ", ".join(map(str, plan.seeds[: min(len(some) for some in results.values())]))
     recorded = mean(one.recorded_steps for some in results.values() for one in some)
     tested = max(len(one.outcomes) for some in results.values() for one in some)
-    apart = (
-        f"They are those with `{plan.held_out}` in their id, of which nothing was recorded. " if plan.held_out else ""
-    )
+    apart = f"The tasks have `{plan.held_out}` in their id; no recording has one of them. " if plan.held_out else ""
     commits = ", ".join(sorted({one.commit for one in published.results}))
     own = "recordings, warm start and training" if plan.plays else "training, and all have the same recordings"
     lines = [
@@ -60,11 +58,18 @@ def report(published: Published) -> str:
         f"Made by `{published.command or command_of(published.file)}` at commit {commits}.",
         "",
         f"Environment `{plan.env}`, seeds {numbers}: each has its own {own}. "
-        f"{recorded:,.0f} real steps were recorded per seed. Success is in the real environment, on "
-        f"{tested} tasks of the split `{plan.test.split}`, each played once per seed. {apart}Brackets hold 95 % "
-        "intervals by Student's t: for success over seeds and tasks, for areas under the curve of real probes and for "
-        "dead groups over seeds. Differences are paired. **Bold**: the interval leaves out 0. Probes teach nothing and "
-        'are not counted as real steps. "Answered by" is the share of the dream\'s steps that each tier answered.',
+        f"{recorded:,.0f} real steps were recorded per seed. Success is measured in the real environment, on {tested} "
+        f"tasks of the split `{plan.test.split}`; each task is played once per seed. {apart}Brackets contain 95 % "
+        "intervals by Student's t: over seeds and tasks for success, over seeds for the rest. Differences are paired. "
+        "**Bold**: the interval does not contain 0.",
+        "",
+        "- *Refused*: share of the actions that the real environment refused in the test.",
+        "- *Real steps*, *dream steps*: mean number of steps per seed while training. The policy does not learn from "
+        "probes, so their steps do not count.",
+        "- *Answered by*: share of the dream's steps that each tier answered.",
+        "- *Dead groups*: share of the groups whose rollouts all had the same reward, so that they teach nothing.",
+        "- *Area under the curve*: mean success in the real probes, over the updates of the policy.",
+        "- *Seconds*: mean time of training per seed.",
         "",
         *_arms(plan, results),
         "",
@@ -120,8 +125,8 @@ def _rates(published: Published) -> Iterator[str]:
         return
     yield (
         f"Arms that the first {SEEDS_TRIED} seeds trained at several learning rates, and their last real probe on dev "
-        "tasks with these seeds. The other seeds trained at the better one; test success is over all seeds that "
-        "trained so:"
+        "tasks with these seeds. The other seeds trained only at the better rate. Test success is over all seeds "
+        "trained at that rate:"
     )
     yield ""
     yield "| arm | rate | dev success | test success |"
@@ -140,15 +145,15 @@ def _rates(published: Published) -> Iterator[str]:
 
 def _unjudged(results: Results) -> Iterator[str]:
     counts = {
-        "whose reward nobody could tell": {n: sum(one.unjudged for one in some) for n, some in results.items()},
-        "that broke off where nobody had an answer": {
+        "whose reward could not be determined": {n: sum(one.unjudged for one in some) for n, some in results.items()},
+        "that ended because no tier had an answer": {
             name: sum(one.failed or 0 for one in some) for name, some in results.items()
         },
     }
     for which, by_arm in counts.items():
         told = ", ".join(f"{name} {count:,}" for name, count in by_arm.items() if count)
         if told:
-            yield f"Episodes of training {which}, and which were not learned from: {told}."
+            yield f"Training episodes {which}; the policy did not learn from them: {told}."
             yield ""
 
 
