@@ -285,11 +285,15 @@ async def test_as_many_servers_run_as_may_and_a_finished_run_makes_room(
 ) -> None:
     monkeypatch.setattr(http_to_stdio, "MAX_SERVERS", 2)
     async with recording(ODD, tmp_path) as recorder:
-        for name in ("a", "b"):
-            await recorder.client(name).shake_hands()
+        first, second = recorder.client("a"), recorder.client("b")
+        for client in (first, second):
+            await client.shake_hands()
         status, said = await recorder.client("c").post(request("initialize", 1, HANDSHAKE))
         assert status == 503
         assert b"finish one" in said
         async with recorder.http.post(f"{recorder.url}/record/a/finish", json={}) as finished:
             assert finished.status == 200
         assert (await recorder.client("c").shake_hands())["result"]
+        left, going_on = await first.ask(call("count", 1)), await second.ask(call("count", 1))
+    assert "error" in left, "the session of the finished run is open, but its process gave way"
+    assert "result" in going_on

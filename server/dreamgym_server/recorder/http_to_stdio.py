@@ -302,15 +302,29 @@ class Bridge:
     async def _wire(self, run: str, message: JsonObject) -> Wire | None:
         """The process of a run. It is started if there is none, or for a handshake after the last one died.
 
-        Returns None if MAX_SERVERS processes are alive.
+        Returns None if MAX_SERVERS processes of unfinished runs are alive.
         """
         async with self._starting:
             wire = self._wires.get(run)
-            if wire is None and sum(one.death is None for one in self._wires.values()) >= MAX_SERVERS:
+            if wire is None and not await self._has_room():
                 return None
             if wire is None or (wire.death is not None and message.get("method") in HANDSHAKES):
                 wire = self._wires[run] = Wire(run, await Child.start(self._command, self._tape, self._environ))
         return wire
+
+    async def _has_room(self) -> bool:
+        """True if another process may start.
+
+        A finished run keeps its process while an agent has a session open, and agents may never close theirs. So the
+        process of a finished run is closed if there is no room otherwise.
+        """
+        alive = [one for one in dict.fromkeys([*self._sessions.values(), *self._wires.values()]) if one.death is None]
+        if len(alive) < MAX_SERVERS:
+            return True
+        finished = next((one for one in alive if one.over), None)
+        if finished is not None:
+            await finished.close()
+        return finished is not None
 
     async def _listen(self, wire: Wire, session: str, receive: Receive, send: Send) -> None:
         stream = wire.listen(session)
