@@ -231,9 +231,9 @@ def main() -> None:
     """Print one of the tables."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", help="Folder with the games. Default: the variable ALFWORLD_DATA.")
-    arguments.add_argument("--games", type=int, default=100, help="How many games are recorded.")
-    arguments.add_argument("--nearest", type=int, default=20, help="How many of them `nearest` answers; 0: none.")
-    arguments.add_argument("--goals", type=int, default=0, help="Print so many new goals instead.")
+    arguments.add_argument("--games", type=int, default=100, help="Number of recorded games.")
+    arguments.add_argument("--nearest", type=int, default=20, help="Number of games that `nearest` answers; 0: none.")
+    arguments.add_argument("--goals", type=int, default=0, help="Print this number of new goals instead.")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         given: JsonObject = {"cache": str(Path(folder)), **({"data": options.data} if options.data else {})}

@@ -141,7 +141,7 @@ def main() -> None:
     """Measure all that is installed and print."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", help="Folder with the games. Default: the variable ALFWORLD_DATA.")
-    arguments.add_argument("--games", type=int, default=6, help="How many games are played.")
+    arguments.add_argument("--games", type=int, default=6, help="Number of games to play.")
     arguments.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.bare is not None:
@@ -153,7 +153,7 @@ def main() -> None:
         tasks = list(alfworld(given).tasks("train")[: options.games + 1])
         rows_own, walks = asyncio.run(own(given, tasks[1:], repeats=REPEATS))
         if importlib.util.find_spec("alfworld") is None:
-            print("without dreamgym[alfworld] neither the package nor its adapter can be measured")
+            print("the package and its adapter are not measured: they need dreamgym[alfworld]")
         else:
             real = alfworld({**given, "workers": 1, "engine": "package"})
             ours, episodes = asyncio.run(adapted(real, tasks))

@@ -84,7 +84,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="+", type=Path, help="recorded episodes, as `dreamgym collect` writes them")
-    parser.add_argument("--attacks", type=int, default=60, help="on each environment")
+    parser.add_argument("--attacks", type=int, default=60, help="number of attacks on each environment")
     given = parser.parse_args()
     print("\n".join(table(given.files, given.attacks)))
 

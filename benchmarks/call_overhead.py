@@ -287,8 +287,10 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1280, help="calls per measurement, over all sessions")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dsn", default=os.environ.get("DREAMGYM_DSN"), help="default: the embedded PostgreSQL")
-    parser.add_argument("--encoder", default="minilm", help="what the database was filled with; nothing is encoded")
-    parser.add_argument("--no-postgres", action="store_true", help="leave out what is for information only")
+    parser.add_argument("--encoder", default="minilm", help="encoder that filled the database; nothing is encoded here")
+    parser.add_argument(
+        "--no-postgres", action="store_true", help="leave out our server with PostgreSQL, which is for information only"
+    )
     parser.add_argument("--profile", help="write cProfile statistics of each server to this path")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

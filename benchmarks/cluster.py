@@ -241,9 +241,9 @@ async def run(args: argparse.Namespace) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=400, help="of each row; 0 for none (default 400)")
-    parser.add_argument("--kills", type=int, default=10, help="nodes that are killed (default 10)")
-    parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    parser.add_argument("--episodes", type=int, default=400, help="episodes in each row; 0 for none (default 400)")
+    parser.add_argument("--kills", type=int, default=10, help="number of nodes to kill (default 10)")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the choice of nodes and the times of the kills")
     asyncio.run(run(parser.parse_args()))
 
 

@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write the table here as well")
-    parser.add_argument("--json", action="store_true", help="measure the one named in this process, print its numbers")
+    parser.add_argument("--json", action="store_true", help="measure one environment in this process; print JSON")
     options = parser.parse_args()
     if options.json:
         try:

@@ -485,7 +485,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--sessions", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--code", type=Path, help="the checkout whose servers are attacked; default: what is installed")
+    parser.add_argument("--code", type=Path, help="checkout of the attacked servers; default: the installed packages")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     counts: dict[Attack, int] = {

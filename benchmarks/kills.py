@@ -420,10 +420,10 @@ def main() -> None:
     """Run the campaigns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"server": 3, "replicas": 3, "postmaster": 3, "backend": 3, "disk": 1}.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"how often (default {default})")
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"number of failures (default {default})")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     args = parser.parse_args()
     rows = asyncio.run(run(args))
     if args.json:

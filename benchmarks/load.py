@@ -191,7 +191,7 @@ async def play(remote: RemoteEnvironment, server: Server, number: int, told: Tol
         told.waits_s.append(time.monotonic() - began)
         told.steps += 1
         if result.is_error or result.observation != f"noted {number} {step}":
-            raise SystemExit(f"the answer to a call was another one's: {result}")
+            raise SystemExit(f"expected the answer 'noted {number} {step}', got {result}")
     for _ in range(100):
         try:
             async with ControlClient(server.url) as control:  # like an agent that gives up
@@ -263,8 +263,8 @@ def free_port() -> int:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=2000, help="open at once while nothing fails")
-    parser.add_argument("--trouble", type=int, default=10, help="open at once in each of the other campaigns")
+    parser.add_argument("--episodes", type=int, default=2000, help="episodes open at once if nothing fails")
+    parser.add_argument("--trouble", type=int, default=10, help="episodes open at once in each campaign with failures")
     options = parser.parse_args()
     campaigns = [Campaign("nothing", options.episodes)] if options.episodes else []
     if options.trouble:

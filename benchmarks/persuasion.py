@@ -316,7 +316,7 @@ def shop_rows(count: int, folder: Path) -> Iterator[str]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--attacks", type=int, default=60, help="in each row")
+    parser.add_argument("--attacks", type=int, default=60, help="number of attacks in each row")
     given = parser.parse_args()
     print("| episodes | model and judge | played | succeed without the defence | with it |")
     print("|---|---|---|---|---|")

@@ -24,7 +24,7 @@ def main() -> None:
     out, command = Path(sys.argv[1]), sys.argv[2:]
     made_at = commit()
     if made_at.endswith("+"):
-        sys.exit("the checkout has changes that are not committed: a result must say which code made it")
+        sys.exit("the checkout has uncommitted changes: commit them, because a result names the commit that made it")
     words = [sys.executable if command[0] == "python" else command[0], *command[1:]]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     sys.stdout.write(done.stdout)

@@ -203,7 +203,7 @@ async def measure(case: Case, calls: int, rounds: int) -> Row:
                         answer = await client.ask("tools/call", params)
                         waits.append(time.perf_counter() - began)
                         if b'"content"' not in answer:
-                            raise SystemExit(f"{case.server} {case.pair}: no tool result: {answer[:300]!r}")
+                            raise SystemExit(f"{case.server} {case.pair}: expected a tool result, got {answer[:300]!r}")
                     medians[name].append(statistics.median(waits))
                     used[name] += cpu_s(pid, with_children=of_server) - before
     finally:
@@ -288,7 +288,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=200, help="calls per measurement, over all rounds")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tool-ms", type=float, default=50, help="what a call over a network takes")
+    parser.add_argument("--tool-ms", type=float, default=50, help="milliseconds that a call over a network takes")
     parser.add_argument("--only", default="", help="only cases whose server and front/upstream contain this")
     parser.add_argument("--serve", nargs=2, metavar=("TRANSPORT", "MS"), help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")

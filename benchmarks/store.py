@@ -367,9 +367,9 @@ def say(line: str) -> None:
 def main() -> None:
     """Measure every size."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=int, action="append", help="may be given several times")
-    parser.add_argument("--dim", type=int, default=384, help="of a key's vector")
-    parser.add_argument("--questions", type=int, default=100, help="at each size")
+    parser.add_argument("--steps", type=int, action="append", help="stored steps; repeat the option for more sizes")
+    parser.add_argument("--dim", type=int, default=384, help="dimensions of a key's vector")
+    parser.add_argument("--questions", type=int, default=100, help="number of questions at each size")
     parser.add_argument("--environments", type=int, default=1)
     given = parser.parse_args()
     print(

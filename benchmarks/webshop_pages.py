@@ -199,7 +199,7 @@ def main() -> None:
     """Print the tables."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--catalogue", help="Folder with the authors' files. Default: DREAMGYM_WEBSHOP.")
-    arguments.add_argument("--wishes", type=int, default=20, help="Print so many new wishes.")
+    arguments.add_argument("--wishes", type=int, default=20, help="Number of new wishes to print.")
     options = arguments.parse_args()
     asyncio.run(printed(options.catalogue, options.wishes))
 

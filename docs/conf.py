@@ -1,4 +1,4 @@
-"""How Sphinx builds this folder: `make docs`. Neither the build nor the pages load anything from the network."""
+"""Sphinx configuration for `make docs`. Neither the build nor the pages load anything from the network."""
 
 project = "DreamGym"
 author = "the DreamGym authors"

@@ -1,8 +1,8 @@
-"""Writes the reference of the command line and of `import dreamgym` from the code.
+"""Write the reference of the command line and of `import dreamgym` from the code.
 
     python docs/generate_reference.py        # writes docs/reference/cli.md and docs/reference/python.md
 
-A test fails if the files are not what the code gives.
+A test fails if the files differ from what this script writes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cli() -> str:
     settings = [
         "## Settings of `dreamgym train`",
         "",
-        "They stand in the file of `--config`, or on the command line as `--name VALUE`.",
+        "Set them in the file of `--config`, or on the command line as `--name VALUE`.",
         "",
         *_table(
             ("setting", "default", "meaning"),
@@ -145,7 +145,7 @@ def _methods(thing: type) -> Iterator[str]:
 
 
 def _signature(name: str, function: Any) -> str:
-    """The signature as it is written in the code, one parameter a line."""
+    """The signature as in the source code, with one parameter per line."""
     signature = inspect.signature(function)
     lines: list[str] = []
     for parameter in signature.parameters.values():
@@ -177,7 +177,7 @@ def _plain(value: object) -> object:
 
 
 def _attribute_texts(thing: type) -> dict[str, str]:
-    """The string under each field or member, which Python itself does not keep."""
+    """The string below each field or member. It is read from the source, because Python does not keep it."""
     texts: dict[str, str] = {}
     for base in reversed(thing.__mro__):
         if not base.__module__.startswith("dreamgym"):
@@ -210,7 +210,7 @@ def _one_line(text: str | None) -> str:
 
 
 def _escaped(text: str) -> str:
-    """What Markdown would read as its own, outside of code."""
+    """Escape the characters that Markdown would interpret, except in code."""
     return re.sub(r"(`[^`]*`|(?m:^ {4}\w.*[=(].*$))|([<*_\[\]])", lambda m: m[1] or chr(92) + m[2], text)
 
 

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/window.md from the run folder of a demonstration.
+"""Take the pictures of docs/window.md from the run folder of a demonstration.
 
     dreamgym demo --out runs/demo
     python docs/take_screenshots.py runs/demo
@@ -33,18 +33,18 @@ PHONE = {"width": 390, "height": 800}
 
 
 async def overview(page: Any) -> None:
-    """The page as it opens."""
+    """Wait until the start page is loaded."""
     await page.wait_for_selector("a.pair")
 
 
 async def parting(page: Any) -> None:
-    """The step at which dream and reality part."""
+    """Open the step at which dream and reality part."""
     await page.click("a.pair")
     await page.wait_for_selector("#parting, .verdict")
 
 
 async def episode(page: Any) -> None:
-    """An episode of the dream, with where an answer came from."""
+    """Open an episode of the dream and the sources of one of its answers."""
     await parting(page)
     await page.click(".sides a")
     await page.wait_for_selector(".step")
@@ -54,13 +54,13 @@ async def episode(page: Any) -> None:
 
 
 async def training(page: Any) -> None:
-    """Success in the dream beside the real probes."""
+    """Open the chart of success in the dream and in the real probes."""
     await page.get_by_role("link", name="Training").click()
     await page.wait_for_selector(".chart canvas")
 
 
 async def episodes(page: Any) -> None:
-    """The list of episodes."""
+    """Open the list of episodes."""
     await page.get_by_role("link", name="Episodes", exact=True).click()
     await page.wait_for_selector(".episodes")
 

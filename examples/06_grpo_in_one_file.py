@@ -121,7 +121,7 @@ async def main(updates: int) -> None:
         success = sum(rollout.success for rollout in rollouts) / len(rollouts)
         print(f"update {update + 1:>3}: {success:4.0%} successful in the dream, loss {loss:+.3f}", flush=True)
     policy.model.save_pretrained(folder)
-    print(f"{folder}: `dreamgym eval coin --policy {folder} --against real` says what that is worth in the real game")
+    print(f"{folder}: `dreamgym eval coin --policy {folder} --against real` measures its success in the real game")
 
 
 if __name__ == "__main__":

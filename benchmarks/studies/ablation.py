@@ -53,7 +53,7 @@ def measured(one: str, other: str, given: argparse.Namespace) -> FidelityReport:
         say=say,
     )
     if not report.complete:
-        sys.exit("interrupted; the same command goes on")
+        sys.exit("interrupted: run the same command again to continue")
     return report
 
 
@@ -110,13 +110,13 @@ def main() -> None:
     parser.add_argument("--trajectories", type=Path, help="JSONL of recordings; default: the folder's")
     parser.add_argument("--held-out", type=float, default=0.3, help="share of the trajectories; default: 0.3")
     parser.add_argument("--limit", type=int, help="held-out steps per setting; default: all")
-    parser.add_argument("--known", type=int, help="transitions known; default: all")
+    parser.add_argument("--known", type=int, help="number of known transitions; default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs") / "ablation")
     given = parser.parse_args()
     settings = [str(setting(text)) for text in given.setting]
     if len(settings) < 2:
-        parser.error("expected two settings or more: the first one is what the others are compared with")
+        parser.error("expected at least two settings: the others are compared with the first one")
     lines = list(table(settings, given))
     print("\n".join(lines))
     print("\nShares in percent with 95 % intervals and (n); 'against the first' in points, paired, over trajectories.")

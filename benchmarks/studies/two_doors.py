@@ -91,7 +91,7 @@ async def main() -> None:
     parser.add_argument("--recorded", type=Path, required=True, help="JSONL, as `dreamgym collect --out` writes it")
     parser.add_argument("--model", default="nearest", help="as in dreamgym-serve")
     parser.add_argument("--split", default="dev")
-    parser.add_argument("--steps", type=int, default=12, help="no longer episode is shown")
+    parser.add_argument("--steps", type=int, default=12, help="most steps of the expert's episode")
     options = parser.parse_args()
     real = load_real(options.env)
     recorded = read_jsonl(options.recorded, Trajectory)

@@ -242,10 +242,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", type=Path, help="run folder of an experiment")
     parser.add_argument("--real", default="GRPO real, ten times", help="the arm that practises in reality")
-    parser.add_argument("--dream", action="append", help="an arm that practises in the dream; several times for more")
-    parser.add_argument("--speed", type=float, action="append", help="seconds a real step; several times for more")
+    parser.add_argument("--dream", action="append", help="an arm that practises in the dream; repeatable")
+    parser.add_argument("--speed", type=float, action="append", help="seconds per real step; repeatable")
     parser.add_argument("--sessions", type=int, default=4, help="real calls at a time")
-    parser.add_argument("--level", type=float, action="append", help="success to be reached, as 0.4; several for more")
+    parser.add_argument("--level", type=float, action="append", help="success to be reached, such as 0.4; repeatable")
     parser.add_argument("--slowed", type=Path, help="run folder of an experiment in a slowed environment")
     asked = parser.parse_args()
     dreams, speeds = asked.dream or ["GRPO dream", "dream then real"], asked.speed or [0.0, 0.1, 1.0, 2.0, 5.0]

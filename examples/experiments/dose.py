@@ -306,7 +306,7 @@ def main() -> None:
     """Measure, and write OUT.md, OUT.jsonl and OUT.png."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="+", type=Path, help="experiment files in their run folders")
-    parser.add_argument("--out", type=Path, required=True, help="without its ending")
+    parser.add_argument("--out", type=Path, required=True, help="path of the files to write, without an ending")
     given = parser.parse_args()
     found = [dose for file in given.files for dose in doses(file, read_plan(file))]
     commits = ", ".join(sorted({one.commit for one in found}))

@@ -183,7 +183,7 @@ def test_every_recorded_state_fits_the_schema_and_a_fifth_of_the_calls_is_refuse
     assert 0.1 < sum(step.result.is_error for step in steps) / len(steps) < 0.3
     counts = Counter(len(changed_fields(parsed(s.state) or {}, parsed(s.next_state) or {})) for s in steps)
     assert min(counts[1], counts[3], sum(number for count, number in counts.items() if count >= 5)) > 15
-    with pytest.raises(SystemExit, match="holds recordings already"):
+    with pytest.raises(SystemExit, match="already contains recordings"):
         example.record.prepare(tmp_path, [])
 
 

@@ -35,7 +35,7 @@ def test_a_dream_is_played_by_hand_and_by_an_unchanged_agent(dsn: str, tmp_path:
 
 
 def test_an_environment_of_ones_own_keeps_the_contract(tmp_path: Path) -> None:
-    assert ran("02_an_environment.py", place=tmp_path) == "keeps every promise of an environment\n"
+    assert ran("02_an_environment.py", place=tmp_path) == "passes all checks of an environment\n"
 
 
 def test_how_far_to_trust_a_dream_is_told_per_tool(tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ def test_the_same_seed_gives_the_same_recordings_and_another_one_others(example:
 
 def test_a_folder_with_recordings_is_not_written_over(example: SimpleNamespace, tmp_path: Path) -> None:
     (tmp_path / "trajectories.jsonl").write_text("kept")
-    with pytest.raises(SystemExit, match="holds recordings already"):
+    with pytest.raises(SystemExit, match="already contains recordings"):
         example.record.prepare(tmp_path, [])
     assert (tmp_path / "trajectories.jsonl").read_text() == "kept"
 

@@ -1,4 +1,4 @@
-"""The campaign of benchmarks/fuzz.py: no malformed request, expensive body or crowd makes a server fail or hang."""
+"""The campaign of benchmarks/fuzz.py: malformed requests, expensive bodies and many clients make no server fail or hang."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def endured(**counts: int) -> None:
             "tracebacks": 0,
         }, row
         assert row["log_kilobytes"] < 1000, row
-        # a busy machine may hold a probe up between connecting and asking
+        # a busy machine may delay a probe between connecting and asking
         assert row["health_refused"] <= 2, row
 
 

@@ -177,7 +177,7 @@ def sessions(count: int, seed: int, worlds: int = 1) -> Iterator[Trajectory]:
 def prepare(folder: Path, played: list[Trajectory]) -> None:
     """Write a complete environment folder. Exits if it contains recordings."""
     if (folder / "trajectories.jsonl").exists() or (folder / "recordings").exists():
-        sys.exit(f"{folder} holds recordings already: give another --out, or remove it")
+        sys.exit(f"{folder} already contains recordings: give another --out, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
     here = json.dumps([sys.executable, str(HERE / "server.py")])
     text = (HERE / "env.toml").read_text(encoding="utf-8")
@@ -190,8 +190,8 @@ def prepare(folder: Path, played: list[Trajectory]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the environment folder; a new one")
-    parser.add_argument("--sessions", type=int, default=60, help=f"of {SESSION_CALLS} calls each; default: 60")
-    parser.add_argument("--seed", type=int, default=0, help="draws the sessions")
+    parser.add_argument("--sessions", type=int, default=60, help=f"sessions of {SESSION_CALLS} calls; default: 60")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sessions")
     parser.add_argument("--worlds", type=int, default=1, help="start worlds that the sessions take in turn; default: 1")
     given = parser.parse_args()
     played = list(sessions(given.sessions, given.seed, given.worlds))

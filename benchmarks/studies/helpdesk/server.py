@@ -108,8 +108,8 @@ def server(desk: Desk, *, quiet: bool = False) -> Server[Any]:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--world", type=int, default=0, help="which start data the desk has")
-    parser.add_argument("--quiet", action="store_true", help="tell no states")
+    parser.add_argument("--world", type=int, default=0, help="number of the start world of the desk")
+    parser.add_argument("--quiet", action="store_true", help="do not show the state in answers")
     given = parser.parse_args()
     front = server(Desk(given.world), quiet=given.quiet)
     async with stdio_server() as (read, write):

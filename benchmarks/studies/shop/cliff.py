@@ -245,13 +245,13 @@ def main() -> None:
     parser.add_argument("--setting", action="append", help='as "MODEL" or "MODEL without state,checks"; repeatable')
     parser.add_argument("--out", type=Path, default=Path("runs") / "shop", help="default: runs/shop")
     parser.add_argument(
-        "--recorded", type=int, default=260, help="sessions of 20 calls that are recorded; default: 260"
+        "--recorded", type=int, default=260, help="number of recorded sessions of 20 calls; default: 260"
     )
-    parser.add_argument("--seeds", default="0,1,2", help="each splits the recordings anew; default: 0,1,2")
+    parser.add_argument("--seeds", default="0,1,2", help="seeds of the splits of the recordings; default: 0,1,2")
     parser.add_argument("--limit", type=int, help="held-out steps per cell; default: all")
     parser.add_argument("--sessions", type=int, default=20, help="free-running sessions per seed; default: 20")
     parser.add_argument("--encoder", default="trigram", help="default: trigram, which reads a state to its end")
-    parser.add_argument("--known", default="0,250,1000,2000,4000", help="transitions known, for the curve")
+    parser.add_argument("--known", default="0,250,1000,2000,4000", help="numbers of known transitions, for the curve")
     parser.add_argument("--retrieval", default="nearest", help="the model of the curve without fitting")
     parser.add_argument("--fit", metavar="OPTIONS", help='fit models for the curve, such as "--base tiny"')
     parser.add_argument("--without-curve", action="store_true", help="leave the curve out")

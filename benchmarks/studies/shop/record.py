@@ -93,7 +93,7 @@ def session_runs(count: int, seed: int, worlds_: int, length: int = SESSION_CALL
 def prepare(folder: Path, runs: Sequence[Run], *, quiet: bool = False) -> None:
     """Write the folder's files besides recordings, without the state if `quiet`. Exits if there are recordings."""
     if (folder / "trajectories.jsonl").exists() or (folder / "recordings").exists():
-        sys.exit(f"{folder} holds recordings already: give another --out, or remove it")
+        sys.exit(f"{folder} already contains recordings: give another --out, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
     here = json.dumps([sys.executable, str(HERE / "server.py")])
     text = (HERE / "env.toml").read_text(encoding="utf-8")
@@ -196,17 +196,17 @@ def say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the environment folder; a new one")
-    parser.add_argument("--tasks", type=int, default=60, help="how many tasks; default: 60")
+    parser.add_argument("--tasks", type=int, default=60, help="number of tasks; default: 60")
     parser.add_argument("--poor", type=int, default=2, help="poor runs of each task; default: 2")
-    parser.add_argument("--recorded", type=int, help="training tasks that are recorded; default: all, and the others")
+    parser.add_argument("--recorded", type=int, help="training tasks to record; default: all tasks of all splits")
     parser.add_argument("--sessions", type=int, default=0, help=f"long sessions of {SESSION_CALLS} calls; default: 0")
-    parser.add_argument("--seed", type=int, default=0, help="draws the sessions")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sessions")
     parser.add_argument("--worlds", type=int, default=1, help="start worlds that the sessions take in turn; default: 1")
     parser.add_argument("--direct", action="store_true", help="call the tools in this process")
-    parser.add_argument("--quiet", action="store_true", help="through the recorder, from a server that tells no state")
+    parser.add_argument("--quiet", action="store_true", help="record a server that does not show its state")
     given = parser.parse_args()
     if given.quiet and given.direct:
-        parser.error("--quiet is a way of recording: leave --direct out")
+        parser.error("--quiet works only with the recorder: leave out --direct")
     tasks = list(task_runs(given.tasks, given.poor))
     sessions = list(session_runs(given.sessions, given.seed, given.worlds))
     prepare(given.out, [*tasks, *sessions], quiet=given.quiet)

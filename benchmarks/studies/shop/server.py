@@ -49,9 +49,9 @@ def server(shop: Shop, *, quiet: bool = False) -> Server[Any]:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--db", default=":memory:", help="SQLite file, kept as it is where there is one")
-    parser.add_argument("--world", type=int, default=0, help="which start data a new shop has")
-    parser.add_argument("--quiet", action="store_true", help="tell no states")
+    parser.add_argument("--db", default=":memory:", help="SQLite file; an existing one keeps its data")
+    parser.add_argument("--world", type=int, default=0, help="number of the start world of a new shop")
+    parser.add_argument("--quiet", action="store_true", help="do not show the state in answers")
     given = parser.parse_args()
     shop = Shop(given.db, given.world)
     async with stdio_server() as (read, write):

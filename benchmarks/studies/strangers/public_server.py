@@ -98,7 +98,7 @@ def world(name: str) -> Path:
 def prepare(server: Server, installed: Path) -> None:
     """Restore the world of a server."""
     if PLACE.is_symlink() or (PLACE.exists() and PLACE.stat().st_uid != os.geteuid()):
-        sys.exit(f"{PLACE} is somebody else's: remove it, or set TMPDIR to a folder of your own")
+        sys.exit(f"{PLACE} is a link or belongs to another user: remove it, or set TMPDIR to a folder of your own")
     place = world(server.name)
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(mode=0o700, parents=True)

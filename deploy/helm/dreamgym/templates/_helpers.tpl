@@ -14,7 +14,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{- /* A probe of one route. Servers refuse host names that they do not know, and a probe would name the pod's address. */ -}}
+{{- /* A probe of one route. A probe's default host is the pod's address, and servers refuse host names that they do not know. */ -}}
 {{- define "dreamgym.probe" -}}
 httpGet:
   path: {{ . }}
