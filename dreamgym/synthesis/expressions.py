@@ -36,6 +36,14 @@ class Expression(Protocol):
         """The value. Raises NoValue."""
 
 
+def gives(expression: Expression, calls: Sequence[Bindings], targets: Sequence[JsonValue]) -> bool:
+    """True if the expression has its target as its value in every call; `targets` has one for each call."""
+    try:
+        return all(same(expression.value(call), target) for call, target in zip(calls, targets, strict=True))
+    except NoValue:
+        return False
+
+
 @dataclass(frozen=True)
 class Constant:
     """An expression with one fixed value."""

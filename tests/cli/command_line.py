@@ -1,4 +1,4 @@
-"""How a test runs a command line in its own process."""
+"""Type of the function with which a test runs a command line in its own process."""
 
 from collections.abc import Callable
 

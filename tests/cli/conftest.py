@@ -1,4 +1,4 @@
-"""The command line, for all tests of its verbs."""
+"""The fixture that runs the command line, for the tests of its commands."""
 
 import sys
 

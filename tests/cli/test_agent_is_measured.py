@@ -1,4 +1,4 @@
-"""Where an agent is trained, it is the agent that is measured in the real environment, and nothing of it is stored."""
+"""If an agent is trained, the agent is measured in the real environment, and its measured episodes are not stored."""
 
 import json
 from pathlib import Path

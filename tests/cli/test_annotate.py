@@ -1,4 +1,4 @@
-"""`dreamgym annotate ENV --model TEACHER` writes traces into the recorded trajectories, and goes on where it was."""
+"""`dreamgym annotate ENV --model TEACHER` writes traces into the recorded trajectories, and can resume."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ def episode(name: str) -> Trajectory:
 
 
 class Teacher:
-    """Writes a trace about every episode but those of whom it does not know; keeps who it was asked about."""
+    """Writes a trace for every episode except those of `unknown` people; keeps the names that it was asked about."""
 
     def __init__(self, *unknown: str) -> None:
         self._unknown = unknown
@@ -93,7 +93,7 @@ def reasoning(file: Path) -> dict[str, str]:
     return {one.id: one.transitions[0].reasoning for one in read_jsonl(file, Trajectory)}
 
 
-async def test_traces_are_written_where_the_trajectories_were_read(annotate: Command, file: Path) -> None:
+async def test_traces_are_written_into_the_file_of_the_trajectories(annotate: Command, file: Path) -> None:
     async with chat_server(Teacher()) as url:
         code, out, err = await annotate("--model", url)
     assert (code, out) == (0, "desk/trajectories.jsonl: 2 trajectories annotated, 0 left as they were\n")
@@ -101,7 +101,7 @@ async def test_traces_are_written_where_the_trajectories_were_read(annotate: Com
     assert reasoning(file) == {"Ada": "Ada is known.", "Bob": "Bob is known."}
 
 
-async def test_one_that_fails_is_named_and_left_and_a_second_run_asks_for_it_alone(
+async def test_an_episode_that_fails_is_named_and_unchanged_and_a_second_run_asks_only_for_it(
     annotate: Command, file: Path
 ) -> None:
     async with chat_server(Teacher("Bob")) as url:
@@ -117,7 +117,7 @@ async def test_one_that_fails_is_named_and_left_and_a_second_run_asks_for_it_alo
     assert reasoning(file)["Bob"] == "Bob is known."
 
 
-async def test_in_another_file_the_recording_stays_and_what_is_there_is_not_asked_again(
+async def test_with_another_file_the_recording_stays_and_traces_in_that_file_are_not_asked_again(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -132,7 +132,7 @@ async def test_in_another_file_the_recording_stays_and_what_is_there_is_not_aske
     assert "Ada" not in teacher.asked
 
 
-async def test_a_teacher_that_is_of_no_use_at_all_fails_and_harms_nothing(annotate: Command, file: Path) -> None:
+async def test_with_a_useless_teacher_the_command_fails_and_changes_nothing(annotate: Command, file: Path) -> None:
     before = reasoning(file)
     async with chat_server(Teacher("Ada", "Bob")) as url:
         code, out, _ = await annotate("--model", url)
@@ -141,7 +141,7 @@ async def test_a_teacher_that_is_of_no_use_at_all_fails_and_harms_nothing(annota
     assert reasoning(file) == before
 
 
-async def test_a_model_that_is_no_language_model_is_refused(annotate: Command, file: Path) -> None:
+async def test_a_model_that_is_not_a_language_model_is_refused(annotate: Command, file: Path) -> None:
     code, _, err = await annotate("--model", "nearest")
     assert code != 0
     assert "--model nearest cannot write reasoning: expected a language model" in err

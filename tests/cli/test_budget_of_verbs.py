@@ -1,4 +1,4 @@
-"""A verb that asks a model ends before its budget is passed, keeps what is done, and goes on with the next budget."""
+"""A command that asks a model stays within its budget, keeps its results, and resumes with the next budget."""
 
 import asyncio
 import json
@@ -110,7 +110,7 @@ def dreamgym(dreamgym: InProcess) -> Command:
 
 
 def simulator(prompt: str) -> str:
-    """Answers a step, a judge's and a teacher's question, and the question what the endpoint can do."""
+    """Answers steps, the questions of a judge and a teacher, and the probe of what the endpoint can do."""
     if "overall_plan" in prompt:
         plan = {"overall_plan": "p", "success_mode": "s", "failure_mode": "f"}
         return json.dumps(plan | {f"step_{n}": "It helps." for n in range(1, STEPS + 1)})
@@ -121,7 +121,7 @@ def simulator(prompt: str) -> str:
 
 
 def money_of(err: str) -> float:
-    """The dollars that a verb says it has spent."""
+    """The dollars that a command reports as spent."""
     found = re.search(r"(?:at least )?([0-9.e-]+) dollars(?:; the budget|$)", err, flags=re.MULTILINE)
     assert found is not None, err
     return float(found[1])
@@ -132,7 +132,7 @@ def traced() -> int:
     return sum(bool(one.transitions[0].reasoning) for one in rows)
 
 
-async def test_annotate_keeps_the_traces_that_were_paid_and_goes_on_with_another_budget(dreamgym: Command) -> None:
+async def test_annotate_keeps_the_traces_that_were_paid_for_and_goes_on_with_another_budget(dreamgym: Command) -> None:
     async with billing(simulator) as (url, account):
         code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m", "--budget", "4 calls")
         assert code == 3
@@ -192,7 +192,7 @@ async def test_a_check_that_is_cut_off_prints_what_it_has(dreamgym: Command) -> 
     assert "dreamgym: the budget of 5 calls is spent" in err
 
 
-async def test_fidelity_asks_no_step_twice_that_an_earlier_budget_paid(dreamgym: Command) -> None:
+async def test_fidelity_does_not_ask_again_for_steps_that_an_earlier_budget_paid_for(dreamgym: Command) -> None:
     async with billing(simulator) as (url, account):
         command = ["fidelity", "desk", "--model", f"{url}#m {ASKED}", "--out", "report"]
         code, _, err = await dreamgym(*command, "--budget", "6 calls")
@@ -206,7 +206,7 @@ async def test_fidelity_asks_no_step_twice_that_an_earlier_budget_paid(dreamgym:
     assert "steps were predicted before" in err
 
 
-async def test_an_endpoint_that_tells_no_usage_is_refused_once_and_clearly(dreamgym: Command) -> None:
+async def test_an_endpoint_that_reports_no_usage_is_refused_once_and_clearly(dreamgym: Command) -> None:
     async with billing(simulator, tells=False) as (url, account):
         code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m", "--budget", "5.00")
     assert (code, len(account.bills), traced()) == (3, 1, 0)
@@ -227,13 +227,13 @@ async def test_without_a_price_money_cannot_be_limited_and_nothing_is_asked(
     assert f"the price of model '{url}#m' is not known: set the environment variable DREAMGYM_PRICE" in err
 
 
-async def test_what_is_no_budget_is_misuse(dreamgym: Command) -> None:
+async def test_a_malformed_budget_is_misuse(dreamgym: Command) -> None:
     code, _, err = await dreamgym("annotate", "desk", "--model", "local", "--budget", "a lot")
     assert code == 2
     assert "budget 'a lot': expected dollars such as 5.00" in err
 
 
-async def test_a_server_without_money_is_unavailable_and_goes_on_when_it_is_started_with_more(dsn: str) -> None:
+async def test_a_server_whose_budget_is_spent_is_unavailable_and_goes_on_when_restarted_with_more(dsn: str) -> None:
     async with billing(simulator) as (url, account):
 
         async def serve(budget: str, do: Callable[[str], Awaitable[str]]) -> tuple[str, str]:
@@ -289,7 +289,7 @@ async def test_a_server_without_money_is_unavailable_and_goes_on_when_it_is_star
 
 
 def estimated(err: str) -> tuple[list[float], list[float]]:
-    """Calls and dollars that a verb says beforehand: usual, low, high."""
+    """Calls and dollars that a command estimates at its start: usual, low, high."""
     found = re.search(
         r"estimate: about ([\d,]+) calls \(([\d,]+) to ([\d,]+)\) with .*: "
         r"about ([\d.e-]+) dollars \(([\d.e-]+) dollars to ([\d.e-]+) dollars\)",
@@ -300,7 +300,7 @@ def estimated(err: str) -> tuple[list[float], list[float]]:
     return numbers[:3], numbers[3:]
 
 
-async def test_the_estimate_of_fidelity_holds_the_bill(dreamgym: Command) -> None:
+async def test_the_bill_of_fidelity_is_within_its_estimate(dreamgym: Command) -> None:
     async with billing(simulator) as (url, account):
         code, _, err = await dreamgym("fidelity", "desk", "--model", f"{url}#m {ASKED}")
     assert code == 0, err
@@ -311,7 +311,7 @@ async def test_the_estimate_of_fidelity_holds_the_bill(dreamgym: Command) -> Non
     assert err.index("estimate: ") < err.index("spent: ")
 
 
-async def test_the_estimate_of_annotate_holds_the_bill(dreamgym: Command) -> None:
+async def test_the_bill_of_annotate_is_within_its_estimate(dreamgym: Command) -> None:
     async with billing(simulator) as (url, account):
         code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m")
     assert code == 0, err
@@ -320,7 +320,7 @@ async def test_the_estimate_of_annotate_holds_the_bill(dreamgym: Command) -> Non
     assert dollars[1] <= account.dollars <= dollars[2]
 
 
-async def test_the_estimate_of_collect_holds_the_bill(dreamgym: Command, dsn: str) -> None:
+async def test_the_bill_of_collect_is_within_its_estimate(dreamgym: Command, dsn: str) -> None:
     env = f"{Path('lamps.py').resolve()}:lamps"
     command = ["collect", env, "--agent", "press", "--against", "dream"]
     async with billing(simulator) as (url, account):
@@ -341,7 +341,7 @@ async def test_the_estimate_of_collect_holds_the_bill(dreamgym: Command, dsn: st
 
 
 def recorded_lamp(number: int) -> Trajectory:
-    """Three presses, of which the last lights every second lamp."""
+    """Three presses; the last one lights the lamp if its number is odd."""
     task = Task(
         id=f"lamp-{number}", env="lamps", instruction=f"Light lamp {number}.", initial_state=f"Lamp {number} is off."
     )
@@ -362,7 +362,7 @@ def recorded_lamp(number: int) -> Trajectory:
 
 @pytest.mark.slow
 @pytest.mark.long
-async def test_training_ends_before_the_budget_is_passed_and_the_resumed_run_plays_that_update_again(
+async def test_training_ends_before_the_budget_is_exceeded_and_the_resumed_run_plays_that_update_again(
     dsn: str,
 ) -> None:
     env = f"{Path('lamps.py').resolve()}:lamps"

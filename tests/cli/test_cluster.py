@@ -1,4 +1,4 @@
-"""Playing on a Ray cluster: the bytes of one process, nothing lost or doubled, one sentence for what is wrong."""
+"""Playing on a Ray cluster: the same bytes as in one process, nothing lost or doubled, errors in one sentence."""
 
 import importlib.util
 import os
@@ -99,7 +99,7 @@ def short() -> Iterator[Path]:
 
 @needs_ray
 @pytest.mark.slow
-def test_a_cluster_whose_worker_dies_writes_the_bytes_of_one_process_and_tells_no_key(
+def test_a_cluster_whose_worker_dies_writes_the_bytes_of_one_process_and_logs_no_key(
     dreamgym: Command, short: Path
 ) -> None:
     assert dreamgym(*collect("alone.jsonl"))[0] == 0
@@ -171,7 +171,7 @@ def test_nodes_that_are_killed_cost_no_episode_and_double_none() -> None:
 
 @pytest.mark.parametrize("answer", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["nobody", "a web server"])
 @needs_ray
-def test_an_address_where_no_cluster_answers_is_one_sentence(dreamgym: Command, answer: bytes | None) -> None:
+def test_an_address_at_which_no_cluster_answers_gives_one_sentence(dreamgym: Command, answer: bytes | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -193,14 +193,14 @@ def test_an_address_where_no_cluster_answers_is_one_sentence(dreamgym: Command, 
 
 
 @needs_ray
-def test_what_is_no_address_is_misuse(dreamgym: Command) -> None:
+def test_a_malformed_address_is_misuse(dreamgym: Command) -> None:
     for address in ("ray://head:10001", "head", "head:0", ":6379"):
         code, _, err = dreamgym(*collect("out.jsonl", "--cluster", address))
         assert code == 2
         assert f"cluster {address!r}: expected `local`, or HOST:PORT" in err
 
 
-def test_a_dream_elsewhere_needs_a_database_that_its_workers_reach(
+def test_a_dream_on_other_machines_needs_a_database_that_its_workers_reach(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dreamgym.errors import InvalidInput

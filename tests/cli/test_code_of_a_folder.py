@@ -37,7 +37,7 @@ def shared(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("verb", DREAMS, ids=lambda verb: verb[0])
-def test_a_dream_of_the_folder_does_not_run_it(
+def test_a_dream_of_the_folder_does_not_run_its_code(
     dreamgym: Command, dsn: str, shared: Path, verb: tuple[str, ...], tmp_path: Path
 ) -> None:
     agent = tmp_path / "agent.py"
@@ -49,7 +49,7 @@ def test_a_dream_of_the_folder_does_not_run_it(
 
 
 @pytest.mark.parametrize("verb", ["show", "doctor"])
-def test_looking_at_the_folder_does_not_run_it_and_says_so(
+def test_looking_at_the_folder_does_not_run_its_code_and_says_so(
     dreamgym: Command, shared: Path, verb: str, tmp_path: Path
 ) -> None:
     code, out, err = dreamgym("env", verb, str(shared))
@@ -58,6 +58,6 @@ def test_looking_at_the_folder_does_not_run_it_and_says_so(
     assert not (tmp_path / "ran").exists()
 
 
-def test_it_runs_where_the_real_environment_is_asked_for(dreamgym: Command, shared: Path, tmp_path: Path) -> None:
+def test_its_code_runs_if_the_real_environment_is_asked_for(dreamgym: Command, shared: Path, tmp_path: Path) -> None:
     dreamgym("collect", str(shared), "--agent", "expert", "--episodes", "1", "--against", "real")
     assert (tmp_path / "ran").exists()

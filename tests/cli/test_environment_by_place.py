@@ -1,4 +1,4 @@
-"""An environment of one's own, named by its file: its tasks and players serve its simulation too."""
+"""A user's own environment, named by its file: its simulation uses its tasks and behaviours, too."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ from dreamgym.environment import load_spec
 DOORS = f"{Path(__file__).parents[2] / 'benchmarks' / 'newcomer' / 'doors.py'}:doors"
 
 
-def test_it_is_found_again_where_it_was_found_though_its_spec_names_no_place() -> None:
+def test_its_loaded_spec_names_the_file_though_its_own_spec_does_not() -> None:
     assert load_spec(DOORS).adapter == DOORS
 
 
-def test_its_dream_has_its_tasks_its_players_and_the_recorded_start(dreamgym: Command, dsn: str) -> None:
+def test_its_dream_has_its_tasks_its_behaviours_and_the_recorded_start(dreamgym: Command, dsn: str) -> None:
     code, _, err = dreamgym("collect", DOORS, "--agent", "random", "--episodes", "6")
     assert code == 0, err
     dream = ("--against", "dream", "--model", "nearest")
@@ -23,7 +23,7 @@ def test_its_dream_has_its_tasks_its_players_and_the_recorded_start(dreamgym: Co
     assert "start  the sign shows blue\n" in out
 
 
-def test_the_start_of_a_real_episode_is_shown_if_only_the_environment_tells_it(dreamgym: Command) -> None:
+def test_the_start_of_a_real_episode_is_shown_if_only_the_environment_knows_it(dreamgym: Command) -> None:
     code, out, _ = dreamgym("play", DOORS, "--agent", "random", "--against", "real", "--task", "train-green")
     assert code == 0
     assert "start  the sign shows green\n" in out

@@ -1,4 +1,4 @@
-"""Two environments of one name do not mix, and what is stored of one is listed and forgotten by itself."""
+"""Two environments with one name do not mix, and the stored data of each is listed and deleted by itself."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def recorded(place: str, name: str = "crm", answer: str = "Ada") -> Path:
 
 
 def stored(dsn: str, env: str = "crm") -> list[Trajectory]:
-    """What is stored of an environment, dreams left out."""
+    """Stored trajectories of an environment, without dreams."""
 
     async def read() -> list[Trajectory]:
         store = await open_store(dsn, TrigramEncoder())
@@ -97,7 +97,7 @@ def test_the_folder_of_another_environment_of_the_same_name_is_refused_by_every_
     assert answers(dsn) == ["Ada"]
 
 
-def test_two_folders_of_one_name_given_at_once_store_nothing(dreamgym: Command, dsn: str) -> None:
+def test_two_folders_with_one_name_given_at_once_store_nothing(dreamgym: Command, dsn: str) -> None:
     recorded("one", answer="Ada")
     recorded("two", answer="Eve")
     code, _, err = dreamgym("seed", "one", "one", "two")
@@ -125,7 +125,7 @@ def test_a_folder_and_a_store_without_an_identity_go_on_to_work(dreamgym: Comman
     (folder / FILE).unlink()
     assert dreamgym("seed", "crm", "crm")[0] == 0
     assert (folder / FILE).exists(), "it has one from now on"
-    # a store that an older edition filled
+    # a store that an older version filled
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("UPDATE environments SET identity = NULL, folder = NULL")
     assert dreamgym("seed", "crm", "crm")[0] == 0
@@ -160,7 +160,7 @@ def tables(dsn: str, env: str) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def test_what_is_stored_is_listed_by_environment_by_run_and_as_one_episode(dreamgym: Command) -> None:
+def test_stored_data_is_listed_by_environment_by_run_and_as_one_episode(dreamgym: Command) -> None:
     assert dreamgym("db", "show")[1] == "nothing is stored\n"
     folder = recorded("crm")
     run(folder, "b", "Bob", "Bert")
@@ -194,7 +194,7 @@ def test_an_environment_that_is_not_stored_is_misuse_and_the_stored_ones_are_nam
     assert (code, "unknown run or trajectory '.*': expected one of crm-a. 1 in all" in err) == (2, True)
 
 
-def test_an_environment_is_forgotten_whole_and_no_other_one_loses_anything(
+def test_an_environment_is_forgotten_completely_and_no_other_one_loses_anything(
     dreamgym: Command, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded("crm")
@@ -204,7 +204,7 @@ def test_an_environment_is_forgotten_whole_and_no_other_one_loses_anything(
     there = tables(dsn, "shop")
     assert {"trajectories", "transitions", "sightings", "vectors_1", "worlds", "goals", "tasks"} <= there.keys()
     assert tables(dsn, "crm") == there
-    for answer in ("n\n", ""):  # no, and nobody to ask
+    for answer in ("n\n", ""):  # the answer no, and an empty stdin
         monkeypatch.setattr("sys.stdin", StringIO(answer))
         code, out, err = dreamgym("db", "forget", "crm")
         assert (code, out.strip()) == (1, "")
@@ -223,7 +223,7 @@ def test_an_environment_is_forgotten_whole_and_no_other_one_loses_anything(
     assert answers(dsn) == ["Eve"]
 
 
-def test_a_run_is_forgotten_with_all_that_only_it_held(dreamgym: Command, dsn: str) -> None:
+def test_a_run_is_forgotten_with_everything_that_belongs_only_to_it(dreamgym: Command, dsn: str) -> None:
     folder = recorded("crm")
     assert dreamgym("seed", "crm", "crm")[0] == 0
     before = tables(dsn, "crm")
@@ -250,7 +250,7 @@ def test_a_deletion_that_fails_in_the_middle_deletes_nothing(dreamgym: Command, 
     assert tables(dsn, "crm") == there
 
 
-def test_edits_of_a_folder_and_a_mended_label_reach_the_store_and_neither_undoes_the_other(
+def test_edits_of_a_folder_and_a_corrected_label_reach_the_store_and_neither_undoes_the_other(
     dreamgym: Command, dsn: str
 ) -> None:
     folder = recorded("crm")

@@ -1,4 +1,4 @@
-"""An experiment file says which arms with which seeds; what cannot be is said before anything is trained."""
+"""An experiment file lists arms and seeds. Its faults are reported before anything is trained."""
 
 import fcntl
 import os
@@ -61,7 +61,7 @@ against = "warm start"
 
 
 class Unplayable:
-    """A real environment that nobody may play."""
+    """A real environment that must not be played."""
 
     spec: EnvironmentSpec
     behaviours: Mapping[str, Behaviour] = {}
@@ -125,7 +125,7 @@ def test_every_published_experiment_can_be_begun(file: Path) -> None:
     assert len(read_plan(file).seeds) >= 1
 
 
-def test_tasks_of_a_kind_that_is_held_out_are_tested_alone_and_never_recorded(tmp_path: Path) -> None:
+def test_only_tasks_of_a_held_out_kind_are_tested_and_they_are_never_recorded(tmp_path: Path) -> None:
     tasks = [Task(id=f"{kind}-{n}", env="coin", instruction="go") for n in range(3) for kind in ("wash", "cook")]
     plan = read(tmp_path, GOOD.replace("[[recorded]]", 'held_out = "wash"\n[test]\nepisodes = 2\n[[recorded]]', 1))
     assert [task.id for task in plan.recordable(tasks)] == ["cook-0", "cook-1", "cook-2"]
@@ -196,7 +196,7 @@ def test_a_stored_result_may_name_old_settings_with_the_values_that_are_fixed_no
         kept_result(seed, plan.arm[1])
 
 
-def test_one_at_a_time_makes_what_is_in_a_folder(tmp_path: Path) -> None:
+def test_only_one_at_a_time_makes_the_content_of_a_folder(tmp_path: Path) -> None:
     def taken() -> bool:
         with (tmp_path / "seed-0" / ".lock").open() as lock:
             try:
@@ -240,7 +240,7 @@ train = {{ policy = "base", algorithm = "sft" }}
 )
 
 
-def test_a_file_of_recordings_is_taken_but_for_what_is_tested_or_probed(tmp_path: Path) -> None:
+def test_a_file_of_recordings_is_used_except_for_tasks_that_are_tested_or_probed(tmp_path: Path) -> None:
     tasks = [task for split in ("train", "dev", "test", "sessions") for task in Listed().tasks(split)[:2]]
     episodes = [trajectory(number).model_copy(update={"task": task}) for number, task in enumerate(tasks)]
     file = tmp_path / "episodes.jsonl"
@@ -262,7 +262,7 @@ def test_a_file_that_gives_no_recording_is_named(tmp_path: Path, kept: str | Non
         _ = Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed()).recorded
 
 
-def test_who_brings_a_policy_needs_no_play_to_imitate_and_who_does_not_is_told(tmp_path: Path) -> None:
+def test_an_experiment_needs_play_to_imitate_unless_it_brings_a_policy(tmp_path: Path) -> None:
     text = FROM_FILE.format(file="episodes.jsonl")
     assert not read(tmp_path, text).arm[0].begins_warm
     with pytest.raises(InvalidInput, match="the warm start has nothing to imitate"):
@@ -414,7 +414,7 @@ def test_of_an_arm_with_several_rates_the_one_that_is_best_on_dev_tasks_counts()
         Arm(name="real", rates=(1e-3,), train={"learning_rate": 1e-3})
 
 
-def test_a_dream_may_know_a_part_of_the_recordings_of_which_a_smaller_one_is_a_part(tmp_path: Path) -> None:
+def test_a_dream_may_know_a_part_of_the_recordings_and_smaller_parts_are_in_larger_ones(tmp_path: Path) -> None:
     seed = Prepared(read(tmp_path, GOOD), 0, tmp_path / "seed-0", "", load_spec("coin"), Unplayable())
     seed.folder.mkdir()
     (seed.folder / "recorded.jsonl").write_text("".join(trajectory(n).model_dump_json() + "\n" for n in range(9)))

@@ -1,4 +1,4 @@
-"""`dreamgym import` stores what can be used, names what cannot, and makes a folder where it is asked to."""
+"""`dreamgym import` stores usable trajectories, names the others, and creates a folder if it is asked to."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ FIND: JsonObject = {
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Runs `dreamgym import` in the test's folder; returns exit code and stderr, for stdout stays empty."""
+    """Runs `dreamgym import` in the test's folder; returns exit code and stderr. Stdout must be empty."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
 
@@ -62,14 +62,14 @@ def crm(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def chats(tmp_path: Path) -> Path:
-    """Two usable conversations, one with another tool, and a line that is no JSON."""
+    """Two usable conversations, one with another tool, and a line that is not JSON."""
     lines = [chat("find"), chat("find", asked="And Bob?"), chat("fly")]
     (tmp_path / "chats.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + "oh\n")
     return tmp_path / "chats.jsonl"
 
 
 @pytest.mark.usefixtures("chats", "crm")
-def test_what_can_be_used_is_stored_once_and_the_rest_is_named(run: Command, dsn: str) -> None:
+def test_usable_conversations_are_stored_once_and_the_others_are_named(run: Command, dsn: str) -> None:
     code, said = run("chats.jsonl", "--env", "crm")
     assert code == 0
     assert said.splitlines() == [
@@ -91,7 +91,7 @@ def test_a_format_may_be_named_or_detected(named: tuple[str, ...], run: Command,
 
 
 @pytest.mark.usefixtures("chats", "crm")
-def test_nothing_usable_is_misuse_and_writes_nothing(run: Command, tmp_path: Path) -> None:
+def test_a_file_without_anything_usable_is_misuse_and_nothing_is_written(run: Command, tmp_path: Path) -> None:
     code, said = run("tau-bench", "chats.jsonl", "--env", "crm", "--out", "out.jsonl")
     assert code == 2
     assert said.splitlines()[-1].startswith("dreamgym: nothing in chats.jsonl can be used for environment 'crm'")
@@ -99,14 +99,14 @@ def test_nothing_usable_is_misuse_and_writes_nothing(run: Command, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("crm")
-def test_a_missing_file_and_a_forgotten_file_are_one_sentence(run: Command) -> None:
+def test_a_missing_file_and_a_forgotten_file_give_one_sentence(run: Command) -> None:
     assert "dreamgym: no file given" in run("openai", "--env", "crm")[1]
     code, said = run("nowhere.jsonl", "--env", "crm")
     assert (code, said.count("\n")) == (2, 1)
     assert "nowhere.jsonl: cannot be read" in said
 
 
-def test_a_new_folder_is_made_of_the_definitions_that_came_along(run: Command, tmp_path: Path) -> None:
+def test_a_new_folder_is_made_from_the_tool_definitions_in_the_files(run: Command, tmp_path: Path) -> None:
     told = {**chat("find"), "tools": [FIND]}
     (tmp_path / "chats.jsonl").write_text(json.dumps(told))
     assert "--new makes it from the 1 tools that the files define" in run("chats.jsonl", "--env", "made/My CRM")[1]
@@ -121,14 +121,14 @@ def test_a_new_folder_is_made_of_the_definitions_that_came_along(run: Command, t
 
 
 @pytest.mark.usefixtures("chats")
-def test_no_schema_is_made_up_where_no_file_defines_a_tool(run: Command, tmp_path: Path) -> None:
+def test_no_schema_is_made_up_if_no_file_defines_a_tool(run: Command, tmp_path: Path) -> None:
     code, said = run("chats.jsonl", "--env", "made", "--new")
     assert code == 2
     assert "made cannot be made: no file defines a tool" in said
     assert not (tmp_path / "made").exists()
 
 
-def test_the_true_reason_is_given_where_no_file_can_be_read(run: Command, tmp_path: Path) -> None:
+def test_the_true_reason_is_given_if_no_file_can_be_read(run: Command, tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text('{"who": "Mia", "did": "find"}\noh\n')
     code, said = run("log.jsonl", "--env", "made", "--new")
     assert code == 2
@@ -142,7 +142,7 @@ def test_the_true_reason_is_given_where_no_file_can_be_read(run: Command, tmp_pa
 
 
 def traces() -> dict[str, list[JsonObject]]:
-    """Two episodes of one tool with its definition, and a mail address in each, in the form of each product."""
+    """Traces of each product: two episodes with one tool, its definition, and an e-mail address in each."""
     asked: JsonValue = [[{"role": "user", "content": "mail mia@example.com"}]]
     definition: JsonObject = {"invocation_params": {"tools": [FIND]}}
     runs: list[JsonObject] = []
@@ -172,7 +172,7 @@ def traces() -> dict[str, list[JsonObject]]:
 
 
 @pytest.mark.parametrize("product", traces())
-def test_a_new_folder_is_whole_and_can_be_measured_and_stored_at_once(
+def test_a_new_folder_is_complete_and_can_be_measured_and_stored_at_once(
     product: str,
     run: Command,
     tmp_path: Path,

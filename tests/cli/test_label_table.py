@@ -35,7 +35,7 @@ def labels(folder: Path) -> dict[str, tuple[str, float | None]]:
     return {one.id: (one.task.instruction, one.final_reward) for one in found}
 
 
-def test_each_row_labels_its_run_and_an_empty_cell_says_nothing(dreamgym: Command, crm: Path, tmp_path: Path) -> None:
+def test_each_row_labels_its_run_and_an_empty_cell_changes_nothing(dreamgym: Command, crm: Path, tmp_path: Path) -> None:
     table = tmp_path / "labels.tsv"
     table.write_text("run\tsuccess\ttask\tanswer\na\tyes\tGet one.\t1\n\nb\tno\tGet two.\t\nc\t\tGet three.\t3\n")
     code, out, err = dreamgym("label", str(crm), str(table))
@@ -68,7 +68,7 @@ def test_a_row_that_cannot_be_read_is_named_and_nothing_is_noted(
     assert (crm / "recordings" / "a.jsonl").read_bytes() == before
 
 
-def test_a_table_and_options_are_not_mixed_and_a_missing_file_is_said(dreamgym: Command, crm: Path) -> None:
+def test_a_table_and_options_are_not_mixed_and_a_missing_file_is_reported(dreamgym: Command, crm: Path) -> None:
     code, _, err = dreamgym("label", str(crm), "labels.tsv", "--success")
     assert (code, err) == (2, "dreamgym: success: leave it out with a file, whose columns contain it\n")
     code, _, err = dreamgym("label", str(crm), "no-such.tsv")

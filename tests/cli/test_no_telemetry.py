@@ -1,4 +1,4 @@
-"""No verb looks up a foreign name or leaves an id of the device: packages that report their use are told not to."""
+"""No command looks up a foreign host name or leaves a device id: packages that report their use are told not to."""
 
 import os
 import shutil
@@ -41,14 +41,14 @@ def environment(preloaded: Path, tmp_path: Path) -> dict[str, str]:
     return {**chosen, **places, "LD_PRELOAD": str(preloaded), "DREAMGYM_HOME": str(tmp_path / "dreamgym")}
 
 
-def test_a_look_up_is_seen(preloaded: Path, tmp_path: Path) -> None:
+def test_a_lookup_is_logged(preloaded: Path, tmp_path: Path) -> None:
     code = "import socket; socket.getaddrinfo('localhost', 80)"
     subprocess.run([sys.executable, "-c", code], env=environment(preloaded, tmp_path), check=True)
     assert (tmp_path / "lookups").read_text().split() == ["localhost"]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=["seed", "fidelity", "check", "play", "train"])
-def test_a_verb_looks_up_no_foreign_name(
+def test_a_command_looks_up_no_foreign_host_name(
     verb: tuple[str, ...], preloaded: Path, dreamgym: Command, dsn: str, tmp_path: Path
 ) -> None:
     policy = tmp_path / "policy"

@@ -1,4 +1,4 @@
-"""An option that a verb no longer has is answered with what to do instead."""
+"""An option that a command no longer has is refused with what to do instead."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def options_of(command: Any, verb: str = "") -> dict[str, list[str]]:
 
 OPTIONS = options_of(typer.main.get_command(app))
 SHARED = {"--budget", "--cluster", "--port"}
-"""Options of many verbs that mean the same in each: each counts once."""
+"""Options that mean the same in many commands: each counts once."""
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_an_old_option_is_misuse_and_says_what_to_do(dreamgym: Command, argument
     assert err.startswith(f"dreamgym: {said}")
 
 
-def test_what_is_listed_as_old_is_no_option_of_its_verb() -> None:
+def test_an_old_option_is_not_an_option_of_its_command() -> None:
     for verb, option in OLD:
         assert option not in OPTIONS[verb], (verb, option)
 
 
-def test_what_is_listed_as_old_is_no_setting_of_train() -> None:
+def test_an_old_setting_is_not_a_setting_of_train() -> None:
     assert not set(OLD_SETTINGS) & set(names(TrainConfig))
 
 
@@ -67,15 +67,15 @@ def test_there_are_few_options() -> None:
         ("db remove", "--yes"),
         *SHARED,
     }
-    """Reality is stored, what is stored is deleted, a page may change something, and spending ends because somebody
-    said so: nothing but an option can say it."""
+    """Decisions that only a person can make: to store real episodes, to delete stored data, to let a page change
+    something, to limit spending."""
     ahead = {("train", "--staleness"), ("train", "--tinker"), ("train", "--in-process"), ("check", "--out")}
     ahead |= {("train", f"--{name}") for name in ("turn-tokens", "episode-tokens", "bf16", "gradient-checkpointing")}
     own = [option for options in OPTIONS.values() for option in options if option not in SHARED]
     assert len(SHARED) + len(own) + len(names(TrainConfig)) <= 120 + len(ours) + len(ahead)
 
 
-def test_a_verb_in_a_program_of_its_own_answers_an_old_option_too(
+def test_a_command_with_a_program_of_its_own_refuses_an_old_option_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["dreamgym-serve", "crm/", "--encoder", "trigram"])

@@ -49,7 +49,7 @@ def environ(place: Path) -> dict[str, str]:
 
 
 async def record(place: Path, environ: dict[str, str], run: str, *projects: str) -> list[str]:
-    """An agent works with the real server behind `dreamgym record crm`; the answers."""
+    """Let an agent call the real server through `dreamgym record crm`; return the answers."""
     command = ["record", "crm", "--out", "crm", "--run", run, "--", sys.executable, "server.py"]
     started = StdioServerParameters(command=DREAMGYM, args=command, env=environ, cwd=place)
     async with Client(started, mode="legacy") as agent:
@@ -59,7 +59,7 @@ async def record(place: Path, environ: dict[str, str], run: str, *projects: str)
 
 @pytest.fixture
 def serve(place: Path, environ: dict[str, str], dsn: str) -> Serving:
-    """Runs `dreamgym serve crm/` as a user does; its URL, and the lines on stderr before it served."""
+    """Runs `dreamgym serve crm/` as a user does; yields its URL, and the lines on stderr before it served."""
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[tuple[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""`dreamgym seed ENV FOLDER` stores what a folder holds, names what it leaves out, and lets a model word tasks."""
+"""`dreamgym seed ENV FOLDER` stores a folder's contents, names what it leaves out, and lets a model write tasks."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ GET: JsonObject = {"name": "get", "inputSchema": {"type": "object"}}
 
 @pytest.fixture
 def seed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str) -> Command:
-    """Runs `dreamgym seed` in the test's folder; returns exit code and the lines on stderr, for stdout stays empty."""
+    """Runs `dreamgym seed` in the test's folder; returns exit code and the lines on stderr. Stdout must be empty."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
 
@@ -65,7 +65,7 @@ def run(folder: Path, name: str, at: float, *calls: tuple[str, str], **said: Any
 
 @pytest.fixture
 def crm(tmp_path: Path) -> Path:
-    """A recorded folder: an episode with a task, one without, and one that calls what the tool list has not."""
+    """A recorded folder: an episode with a task, one without, and one that calls a tool that is not in the list."""
     folder = tmp_path / "crm"
     start_folder(folder, "crm", {"adapter": "mcp", "command": ["npx", "crm"]})
     run(folder, "a", 1.0, ("get", "Ada"), task="Who is it?", success=True)
@@ -102,7 +102,7 @@ async def test_a_recorded_folder_is_built_and_stored_and_what_is_left_out_is_nam
     assert (await seed(env, path))[1][-1] == f"{folder}: 0 of 2 trajectories are new"
 
 
-async def test_what_changed_since_it_was_stored_is_named(seed: Command, crm: Path) -> None:
+async def test_trajectories_that_changed_since_they_were_stored_are_named(seed: Command, crm: Path) -> None:
     await seed("crm", "crm")
     run(crm, "b", 2.0, ("get", "Bob"), task="And who is that?")
     assert (await seed("crm", "crm"))[1][-2:] == [
@@ -111,7 +111,7 @@ async def test_what_changed_since_it_was_stored_is_named(seed: Command, crm: Pat
     ]
 
 
-async def test_a_label_after_seeding_counts_from_the_next_time(seed: Command, crm: Path, dsn: str) -> None:
+async def test_a_label_after_seeding_counts_from_the_next_seeding(seed: Command, crm: Path, dsn: str) -> None:
     await seed("crm", "crm")
     label(crm, "b", task="Who is Bob?", answer="Bob", success=True)
     assert (await seed("crm", "crm"))[1][-1] == "replaced, because they have changed since they were stored: crm-b"
@@ -158,7 +158,7 @@ async def test_a_folder_without_recordings_gives_its_trajectories_and_tasks(seed
     assert (await stored(dsn))[1] == ["Mine", "Who is it?", ""]
 
 
-async def test_a_trajectory_with_a_tool_that_the_environment_has_not_is_left_out_by_name(
+async def test_a_trajectory_with_an_unknown_tool_is_left_out_and_named(
     seed: Command, crm: Path, dsn: str
 ) -> None:
     build_folder(crm)
@@ -171,7 +171,7 @@ async def test_a_trajectory_with_a_tool_that_the_environment_has_not_is_left_out
     assert (await stored(dsn))[0] == ["crm-b"]
 
 
-async def test_what_the_database_cannot_hold_is_left_out_by_name(seed: Command, crm: Path, dsn: str) -> None:
+async def test_what_the_database_cannot_store_is_left_out_and_named(seed: Command, crm: Path, dsn: str) -> None:
     run(crm, "b", 2.0, ("get", "B\0b"), task="B\0b?")
     (crm / "recordings" / "c.jsonl").unlink()
     said = (await seed("crm", "crm"))[1]
@@ -204,7 +204,7 @@ async def test_a_model_proposes_the_missing_tasks_and_building_again_keeps_them(
     assert [Trajectory.model_validate_json(line).task for line in lines] == list(tasks)
 
 
-async def test_a_model_that_gives_nothing_usable_costs_no_episode(seed: Command, crm: Path) -> None:
+async def test_a_model_that_gives_nothing_usable_loses_no_episode(seed: Command, crm: Path) -> None:
     async with chat_server(lambda messages, tools: Reply("no")) as url:
         code, said = await seed("crm", "crm", "--model", url)
     assert code == 0
@@ -231,7 +231,7 @@ async def test_misuse_is_one_clear_line(seed: Command, crm: Path, arguments: tup
     assert message in said[-1]
 
 
-async def test_a_folder_is_found_by_its_name_where_it_lies_and_else_the_message_says_what_works(
+async def test_a_folder_is_found_by_its_name_in_the_current_folder_or_the_message_says_what_works(
     crm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_folder(crm)
@@ -243,7 +243,7 @@ async def test_a_folder_is_found_by_its_name_where_it_lies_and_else_the_message_
 
 
 def tell_runs(folder: Path, *answers: str) -> None:
-    """A run for each answer: the same call of one tool in the same told state."""
+    """Write a run for each answer: the same call of one tool in the same explicit state."""
     (folder / "recordings").mkdir(exist_ok=True)
     for number, answer in enumerate(answers):
         people: JsonObject = {"P-1": {"person_id": "P-1", "name": "Ada"}}
@@ -280,7 +280,7 @@ async def test_calls_that_contradict_each_other_in_a_deterministic_environment_a
     assert len((await stored(dsn))[0]) == 6
 
 
-async def test_trajectories_off_the_schema_of_a_person_are_left_out_by_name(
+async def test_trajectories_that_do_not_fit_an_edited_schema_are_left_out_and_named(
     seed: Command, tmp_path: Path, dsn: str
 ) -> None:
     folder = tmp_path / "crm"
@@ -297,7 +297,7 @@ async def test_trajectories_off_the_schema_of_a_person_are_left_out_by_name(
     ]
 
 
-async def test_a_state_is_derived_from_answers_on_request_and_from_recordings_alone(seed: Command, crm: Path) -> None:
+async def test_a_state_is_derived_from_answers_on_request_and_only_from_recordings(seed: Command, crm: Path) -> None:
     for number in (1, 2):
         found = json.dumps([{"person_id": "P-1", "name": "Ada"}, {"person_id": "P-2", "name": "Bob"}])
         run(crm, f"d{number}", 9.0 + number, ("get", found))

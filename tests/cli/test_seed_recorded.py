@@ -37,7 +37,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 async def dreamgym(environ: dict[str, str], place: Path, *arguments: str) -> str:
-    """Runs a command to its end; what it said."""
+    """Run a command to its end; return its stderr."""
     process = await asyncio.create_subprocess_exec(DREAMGYM, *arguments, cwd=place, env=environ, stdout=-1, stderr=-1)
     _, err = await process.communicate()
     assert process.returncode == 0, err.decode()
@@ -45,7 +45,7 @@ async def dreamgym(environ: dict[str, str], place: Path, *arguments: str) -> str
 
 
 @pytest.mark.slow
-@pytest.mark.long  # test_record_then_serve goes nearly the same way
+@pytest.mark.long  # test_record_then_serve covers nearly the same
 async def test_a_real_server_is_recorded_labelled_seeded_and_answered_for(
     environ: dict[str, str], tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees of a training run follows from the lines of its record."""
+"""The progress that a person sees of a training run is computed from the lines of its record."""
 
 from dreamgym.runs.train.progress import Progress
 from dreamgym.types import JsonObject
@@ -35,5 +35,5 @@ def test_dream_and_reality_stand_side_by_side() -> None:
     assert len(rows["values of tasks, 0 to 0.25"]) == 5
 
 
-def test_before_the_first_update_nothing_is_claimed() -> None:
+def test_before_the_first_update_nothing_is_shown() -> None:
     assert not list(Progress(steps=5, where="real").rows())

@@ -1,4 +1,4 @@
-"""Learning from recordings alone, as the owner's agent would have had them."""
+"""Learning from recordings alone, in the form in which the user's agent would have seen them."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ async def test_an_adapter_learns_the_agents_conversations_and_a_whole_policy_is_
     assert all("proj" in name for name in changed), "an adapter stands beside linear layers alone"
 
 
-async def test_what_was_recorded_of_a_test_is_not_imitated(
+async def test_recordings_of_test_tasks_are_not_imitated(
     spec: EnvironmentSpec, recordings: list[Trajectory], base: Path, dsn: str, tmp_path: Path
 ) -> None:
     tested = {"metadata": {**recordings[0].task.metadata, "split": "test"}}
@@ -96,7 +96,7 @@ async def test_preferences_are_not_learned_through_an_agent(
     assert not (tmp_path / "taught").exists()
 
 
-async def test_a_batch_that_does_not_split_is_named(
+async def test_a_batch_that_does_not_split_is_refused(
     spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
 ) -> None:
     config = TrainConfig(algorithm="sft", steps=1, batch=3, accumulate=2)

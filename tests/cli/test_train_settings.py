@@ -1,4 +1,4 @@
-"""Settings of a training run: one name for the file and for the command line, and clear words where they do not fit."""
+"""Settings of a training run have one name in the file and on the command line; wrong ones give clear errors."""
 
 from pathlib import Path
 
@@ -9,27 +9,27 @@ from dreamgym.runs.settings import names, settings_of
 from dreamgym.runs.train.config import TrainConfig
 
 
-def test_what_stands_in_the_file_and_on_the_command_line_has_the_same_name(tmp_path: Path) -> None:
+def test_a_setting_has_the_same_name_in_the_file_and_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "train.toml"
     file.write_text("steps = 7\nwithout = ['history', 'retrieval']\n[ppo]\nepochs = 3\n")
     options = ["--steps", "7", "--without", "history,retrieval", "--ppo.epochs=3"]
     assert settings_of(TrainConfig, file, []) == settings_of(TrainConfig, None, options)
 
 
-def test_an_option_goes_over_the_file_and_leaves_the_rest_of_its_table(tmp_path: Path) -> None:
+def test_an_option_overrides_the_file_and_keeps_the_rest_of_its_table(tmp_path: Path) -> None:
     file = tmp_path / "train.toml"
     file.write_text("[ppo]\nepochs = 3\nmini_batches = 4\n")
     chosen = settings_of(TrainConfig, file, ["--ppo.epochs", "5", "--group-size", "4"])
     assert (chosen.ppo.epochs, chosen.ppo.mini_batches, chosen.group_size) == (5, 4, 4)
 
 
-def test_parts_that_the_model_s_setting_leaves_out_are_left_out_beside_the_others() -> None:
+def test_parts_that_the_models_setting_leaves_out_are_added_to_those_of_without() -> None:
     chosen = settings_of(TrainConfig, None, ["--model", "nearest without history", "--without", "cache,state"])
     assert chosen.model == "nearest"
     assert set(chosen.without) == {"history", "cache", "state"}
 
 
-def test_every_setting_has_a_name_of_one_word_or_of_its_table() -> None:
+def test_all_settings_have_different_names_which_contain_their_tables() -> None:
     listed = list(names(TrainConfig))
     assert {"steps", "ppo.epochs", "against", "real_steps"} <= set(listed)
     assert len(listed) == len(set(listed))
@@ -52,12 +52,12 @@ def test_every_setting_has_a_name_of_one_word_or_of_its_table() -> None:
         (["--ppo.discount", "0.9"], "ppo.discount: it was removed"),
     ],
 )
-def test_what_cannot_be_set_is_said(options: list[str], words: str) -> None:
+def test_settings_that_are_unknown_or_do_not_fit_are_refused(options: list[str], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         settings_of(TrainConfig, None, options)
 
 
-def test_a_file_that_is_no_toml_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "train.toml"
     file.write_text("steps: 3")
     with pytest.raises(InvalidInput, match="is not valid TOML"):

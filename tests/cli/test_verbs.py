@@ -1,4 +1,4 @@
-"""The command line does what it says, and answers misuse with one line that names what there is."""
+"""The commands do what they promise, and answer misuse with one line that lists the valid choices."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def test_an_unknown_split_lists_the_splits(dreamgym: Command, dsn: str) -> None:
     assert "unknown split 'x': expected one of dev, test, train" in err
 
 
-def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(
+def test_a_database_that_cannot_be_reached_gives_one_sentence_without_the_password(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DREAMGYM_DSN", "postgresql://someone:hunter2@127.0.0.1:9/none")
@@ -61,7 +61,7 @@ def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(
     assert len(err.strip().splitlines()) == 1
 
 
-def test_collected_episodes_are_written_as_lines_that_seed_takes_and_takes_once(
+def test_collected_episodes_are_written_as_lines_that_seed_stores_once(
     dreamgym: Command, dsn: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "played.jsonl"
@@ -103,7 +103,7 @@ def test_play_prints_an_episode_of_the_dream_with_where_each_answer_came_from(dr
     assert out.splitlines()[-1].startswith("end    ")
 
 
-def test_an_agent_that_asks_no_model_needs_no_endpoint_and_one_that_does_is_told_so(
+def test_an_agent_that_asks_no_model_needs_no_endpoint_and_any_other_is_refused_without_one(
     dreamgym: Command, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
@@ -132,7 +132,7 @@ def test_play_prints_an_episode_of_the_real_game(dreamgym: Command, dsn: str) ->
 
 
 async def recordings(dsn: str) -> list[str]:
-    """Ids of what is stored of coin as recorded."""
+    """Ids of the stored recordings of coin."""
     store = await open_store(dsn, TrigramEncoder())
     found = await store.buffer.trajectories("coin")
     await store.close()

@@ -1,4 +1,4 @@
-"""Whether a world of the test was trained in is found out by play: names say nothing."""
+"""Play shows whether a world of the test also occurs in training; names do not show it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ TOOL: JsonObject = {"name": "act", "inputSchema": {"type": "object", "properties
 
 
 class Maze:
-    """Every world begins in a hall; which doors lead where is the world's map."""
+    """Every world begins in a hall. The world's map contains the room behind each door."""
 
     tools: Sequence[JsonObject] = (TOOL,)
 
@@ -38,7 +38,7 @@ class Maze:
 
 
 class Mazes:
-    """The real environment of them."""
+    """The real environment with these mazes."""
 
     spec = EnvironmentSpec(name="maze", tools_list=({"tools": [TOOL]},), max_steps=STEPS, deterministic=True)
 
@@ -63,13 +63,13 @@ def maze(split: str, number: int, rooms: str, instruction: str = "Find the coin.
     return Task(id=name, env="maze", instruction=instruction, initial_state="a hall", metadata={"map": rooms})
 
 
-async def test_worlds_that_begin_alike_are_told_apart_by_what_is_in_them() -> None:
+async def test_worlds_that_begin_alike_are_told_apart_by_their_rooms() -> None:
     trained = [maze("train", 0, "abcdefgh"), maze("train", 1, "abcdefgx")]
     assert await check_apart(Mazes(), trained, [maze("test", 0, "abcdefgy")]) == 3 * 8
     assert await check_apart(Mazes(), trained, [maze("test", 0, "xbcdefgh")]) == 3
 
 
-async def test_a_world_of_the_test_that_was_trained_in_is_found_whatever_it_is_called() -> None:
+async def test_a_world_of_the_test_that_occurs_in_training_is_found_under_any_name() -> None:
     trained = [maze("train", number, rooms) for number, rooms in enumerate(("abcdefgh", "hgfedcba"))]
     tested = [maze("test", number, rooms) for number, rooms in enumerate(("aaaaaaaa", "hgfedcba"))]
     words = (
@@ -80,6 +80,6 @@ async def test_a_world_of_the_test_that_was_trained_in_is_found_whatever_it_is_c
         await check_apart(Mazes(), trained, tested)
 
 
-async def test_one_map_with_another_task_is_another_world() -> None:
+async def test_the_same_map_with_another_instruction_is_another_world() -> None:
     trained, tested = [maze("train", 0, "abcdefgh")], [maze("test", 0, "abcdefgh", "Find the lamp.")]
     assert await check_apart(Mazes(), trained, tested) == 0

@@ -1,4 +1,4 @@
-"""The stage that the client tests play on."""
+"""The `stage` fixture of the client tests."""
 
 from __future__ import annotations
 

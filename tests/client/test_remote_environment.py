@@ -1,4 +1,4 @@
-"""A remote environment keeps the promises of the Environment protocol, and says what the server said."""
+"""A remote environment fulfils the Environment protocol and passes the server's messages on."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_an_episode_that_was_lost_is_unavailable_and_may_be_closed(stage: 
             await remote.trajectory()
 
 
-async def test_an_answer_that_is_no_json_is_an_unavailable_environment(stage: Stage) -> None:
+async def test_an_answer_that_is_not_json_is_an_unavailable_environment(stage: Stage) -> None:
     answers = {"broken": False}
 
     async def sometimes(scope: Scope, receive: Receive, send: Send) -> None:
@@ -195,7 +195,7 @@ async def test_a_refused_reset_says_why(stage: Stage, env: str, task: Task, erro
         await remote.close()
 
 
-async def test_a_server_without_room_or_without_life_is_unavailable(stage: Stage) -> None:
+async def test_a_server_that_is_full_or_stopped_is_unavailable(stage: Stage) -> None:
     from dreamgym_server.sessions import Limits
 
     async with stage.serve(limits=Limits(open_episodes=0)) as (url, _):
@@ -272,7 +272,7 @@ async def test_the_control_client_starts_reads_finishes_and_deletes(stage: Stage
 
 async def test_a_call_waits_for_a_server_that_is_slow_to_accept_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as others:
-        for _ in range(3):  # more than wait to be accepted
+        for _ in range(3):  # more connections than the backlog holds
             other = others.enter_context(socket.socket())
             other.setblocking(False)
             other.connect_ex(full.getsockname())
@@ -290,6 +290,6 @@ async def test_a_call_waits_for_a_server_that_is_slow_to_accept_it(monkeypatch: 
 
 
 async def turns(number: int) -> None:
-    """Let the event loop turn so often."""
+    """Let the event loop turn this many times."""
     for _ in range(number):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The scripted model behind the agents, and the order of events that every client is put through."""
+"""The scripted model that the agents of all clients ask."""
 
 import json
 
@@ -9,7 +9,7 @@ from dreamgym.types import JsonObject, ToolCall
 
 
 def adds(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
-    """Adds the numbers that the user named, one call after another, whatever the tool answers."""
+    """Call `add` with the numbers in the user's message, one after another, whatever the tool answers."""
     user = next(_text(message["content"]) for message in messages if message["role"] == "user")
     numbers: list[int] = json.loads(user.partition(": ")[2])
     done = sum(message["role"] == "tool" for message in messages)

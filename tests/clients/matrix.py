@@ -1,4 +1,4 @@
-"""What each client is expected to do, the servers it does it against, and how clients are run."""
+"""The expected behaviour of each client, an environment with structured content, and a function that runs clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 MCP_1 = ROOT / ".venv-mcp1" / "bin" / "python"
 
 KEPT, RESET, REFUSED = "yes", "**a new episode with every call**", "refused, with the reason"
-"""Whether an episode is kept from call to call, as the table says it."""
+"""Cells of the table: whether an episode is kept from call to call."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ CLIENTS = (
 
 
 def table() -> str:
-    """The rows in Markdown: every cell is an assertion of test_every_client.py."""
+    """Return the table in Markdown. test_every_client.py asserts every cell."""
     head = "| client | of | episode in the URL | in the header | bare URL | tool errors | structured content |"
     rows = [f"| {row.name} | {row.package} | {KEPT} | {KEPT} | {row.at_bare_url} | yes | yes |" for row in CLIENTS]
     return "\n".join([head, "|---|---|---|---|---|---|---|", *rows])
@@ -79,7 +79,7 @@ Order = tuple[Sequence[int], str, dict[str, str], str]
 
 
 async def run_clients(python: str, orders: Mapping[str, Sequence[Order]]) -> dict[str, list[Any]]:
-    """Let players play their episodes in a process that must import nothing of ours. Returns what each saw."""
+    """Let players play their episodes in a process that must not import dreamgym. Returns what each saw."""
     process = await asyncio.create_subprocess_exec(
         python,
         str(Path(__file__).with_name("players.py")),

@@ -1,4 +1,7 @@
-"""OpenEnv's own clients as its documentation uses them. argv: base URL, token; stdout: what was seen, as JSON."""
+"""OpenEnv's own clients, used as in its documentation.
+
+Arguments: base URL and token. Prints what the clients saw, as JSON.
+"""
 
 import asyncio
 import json
@@ -10,7 +13,7 @@ from openenv.core.env_server.mcp_types import CallToolAction
 
 
 async def generic(base_url: str, headers: dict[str, str]) -> dict[str, Any]:
-    """Two episodes over one websocket, with rewards."""
+    """Play two episodes over one websocket, with rewards."""
     async with GenericEnvClient(base_url=base_url, headers=headers) as env:
         before = await env.state()
         first = await env.reset(task_id="counter-1", seed=7, prompt="a column of the data set")
@@ -35,7 +38,7 @@ async def generic(base_url: str, headers: dict[str, str]) -> dict[str, Any]:
 
 
 async def tools(base_url: str, headers: dict[str, str]) -> dict[str, Any]:
-    """Tools by their names, and steps of the same episode."""
+    """Call tools by their names, and take steps in the same episode."""
     async with MCPToolClient(base_url=base_url, headers=headers) as env:
         names = [tool.name for tool in await env.list_tools()]
         unreset = await env.call_tool("add", n=3)
@@ -53,7 +56,7 @@ async def tools(base_url: str, headers: dict[str, str]) -> dict[str, Any]:
 
 
 async def parallel(base_url: str, headers: dict[str, str]) -> list[list[str]]:
-    """Eight clients at once, each with its own episode."""
+    """Run eight clients at once, each with its own episode."""
 
     async def life(number: int) -> list[str]:
         async with GenericEnvClient(base_url=base_url, headers=headers) as env:
@@ -65,7 +68,7 @@ async def parallel(base_url: str, headers: dict[str, str]) -> list[list[str]]:
 
 
 async def main(base_url: str, token: str) -> None:
-    """All of it."""
+    """Run all clients and print what they saw."""
     headers = {"Authorization": f"Bearer {token}"}
     try:
         async with GenericEnvClient(base_url=base_url) as env:

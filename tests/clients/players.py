@@ -1,9 +1,9 @@
-"""Clients as their own documentation uses them, each an `async (numbers, url, headers, chat_url) -> Played`.
+"""Clients used as in their own documentation, each an `async (numbers, url, headers, chat_url) -> Played`.
 
-The two that are no agents add the numbers themselves; an agent is asked to, and a scripted model tells it how.
-Runs in either virtual environment, in a process of its own, and imports nothing of ours: what a client needs is
-imported where it is used. stdin: {player: [[numbers, url, headers, chat_url], ...]}; stdout: what each player saw, in
-the same order. The episodes of one player are played all at once.
+The clients of mcp and fastmcp add the numbers themselves. An agent is asked to add them, and a scripted model decides
+its calls. This program runs in either virtual environment, in a process of its own, and does not import dreamgym. Each
+function imports the packages that it needs. stdin: {player: [[numbers, url, headers, chat_url], ...]}; stdout: what
+each player saw, in the same order. The episodes of one player are played all at once.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 
 class Played(TypedDict):
-    """What one episode looked like from the client's side."""
+    """One episode as the client saw it."""
 
     seen: list[str]
     """The answers, as the model or the caller reads them."""
@@ -29,7 +29,7 @@ Player = Callable[[Numbers, str, Headers, str], Awaitable[Played]]
 
 
 def task(numbers: Numbers) -> str:
-    """What an agent is asked."""
+    """Return the instruction of an agent."""
     return f"Add these, one after another: {json.dumps(list(numbers))}"
 
 
@@ -243,7 +243,7 @@ async def _outcome(player: Player, episode: tuple[Numbers, str, Headers, str]) -
 
 
 async def main() -> None:
-    """Play the order on stdin."""
+    """Play the episodes listed on stdin."""
     warnings.simplefilter("ignore")  # beta and deprecation notices of the frameworks
     played = {}
     for name, episodes in json.load(sys.stdin).items():

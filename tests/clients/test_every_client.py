@@ -1,4 +1,4 @@
-"""Every client finds its episode by URL, by header and at the bare URL, in the dream and in reality, many at once."""
+"""Every client finds its episode by URL, by header and at the bare URL, in dreams and in reality, many at once."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ STARTS = (0, 2)
 """Where the parallel episodes of each world start."""
 PLACES = [(env, start) for env in WORLDS for start in STARTS]
 NUMBERS = (1, -1, 2)
-"""The second one is against the tool's schema."""
+"""The second number violates the tool's schema."""
 TOKEN = "of the server"
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header that opens the door."""
+    """The header with a token."""
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -55,17 +55,17 @@ class Ordered:
     at_bare_url: list[Order] = field(default_factory=list)
     structured: list[Order] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
-    """Where the server says how the episodes by URL and by header went."""
+    """Paths of the server that return the state of each episode by URL and by header."""
 
     @property
     def all(self) -> list[Order]:
-        """In one order."""
+        """All of them, in the order of the fields."""
         return [*self.by_url, *self.by_header, *self.at_bare_url, *self.structured]
 
 
 @dataclass
 class Seen:
-    """What one client saw in these episodes, and how many steps the server counted in them."""
+    """Observations of one client in these episodes, and the number of steps that the server counted in them."""
 
     by_url: Sequence[Any]
     by_header: Sequence[Any]
@@ -75,7 +75,7 @@ class Seen:
 
 
 async def ordered(url: str, http: httpx2.AsyncClient, chat_url: str) -> Ordered:
-    """New episodes for one client."""
+    """Create the episodes of one client."""
 
     async def create(env: str, start: int) -> dict[str, Any]:
         answer = await http.post(f"/envs/{env}/episodes", json={"task_id": f"{env}-{start}"})
@@ -97,7 +97,7 @@ async def ordered(url: str, http: httpx2.AsyncClient, chat_url: str) -> Ordered:
 
 
 async def played_by_all() -> dict[str, Seen]:
-    """Every client that is installed plays all of its episodes."""
+    """Let every installed client play all of its episodes."""
     stage = Stage(MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
     structured = RealWorlds(structured_spec, lambda: StructuredCounter(structured_spec))
     worlds: list[Worlds] = [stage.dream(), stage.real(counter_spec("counter-real")), structured]
@@ -122,7 +122,7 @@ async def played_by_all() -> dict[str, Seen]:
 
 @pytest.fixture(scope="module")
 def played() -> dict[str, Seen]:
-    """All clients import their frameworks once."""
+    """Play once for all tests, so that the clients import their frameworks only once."""
     return asyncio.run(played_by_all())
 
 
@@ -135,14 +135,14 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 @pytest.fixture
 def seen(played: dict[str, Seen], client: Client) -> Seen:
-    """What the client saw."""
+    """The results of the client in turn."""
     if client.player not in played:
         pytest.skip("needs the environment with mcp 1.x: make .venv-mcp1/installed")
     return played[client.player]
 
 
 def outcome(saw: Any, start: int) -> str:
-    """What became of an episode, by what the client saw of it."""
+    """Return the cell of the table for an episode, from the client's observations."""
     if isinstance(saw, str):
         return REFUSED if "this URL contains no episode" in saw else saw
     first, _, last = saw["seen"]
@@ -162,7 +162,7 @@ def test_at_the_bare_url_a_client_has_an_episode_per_session(seen: Seen, client:
     assert [outcome(one, 0) for one in seen.at_bare_url] == [client.at_bare_url] * len(PLACES)
 
 
-def test_a_tool_error_is_told_to_the_client_and_it_goes_on(seen: Seen) -> None:
+def test_a_client_gets_a_tool_error_and_goes_on(seen: Seen) -> None:
     errors = [saw["seen"][1] for saw in [*seen.by_url, *seen.by_header]]
     assert all("Input validation error" in error for error in errors)
     assert all("-1 is less than the minimum of 0" in error for error in errors)

@@ -1,4 +1,4 @@
-"""The example agents play many episodes at once, in a process that has nothing of ours."""
+"""The example agents play many episodes at once, in a process that does not import dreamgym."""
 
 from __future__ import annotations
 

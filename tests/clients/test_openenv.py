@@ -1,4 +1,4 @@
-"""OpenEnv's clients play our episodes; what they must not do is refused in their own form."""
+"""OpenEnv's clients play our episodes. Invalid requests are refused in the form that these clients expect."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ async def talk(stage: Stage) -> AsyncIterator[tuple[ClientConnection, httpx2.Asy
 
 
 async def ask(websocket: ClientConnection, message: object) -> Any:
-    """One message and its answer."""
+    """Send one message and return its answer."""
     await websocket.send(message if isinstance(message, str | bytes) else json.dumps(message))
     return json.loads(await websocket.recv())
 
 
 def call(n: object) -> dict[str, Any]:
-    """A step."""
+    """A message that takes a step."""
     return {"type": "step", "data": {"tool_name": "add", "arguments": {"n": n}}}
 
 
@@ -96,7 +96,7 @@ async def test_the_clients_of_openenv_reset_step_and_read_the_state(stage: Stage
     assert seen["parallel"] == [[f"count {n % 3 + 1}", f"count {n % 3 + 3}"] for n in range(8)]
 
 
-async def test_a_reset_and_the_end_of_the_connection_close_the_episode_before(stage: Stage) -> None:
+async def test_a_reset_and_a_disconnect_close_the_running_episode(stage: Stage) -> None:
     async with stage.serve() as (url, http):
         address = url.replace("http", "ws", 1) + "/envs/counter/openenv/ws"
         async with connect(address, proxy=None) as websocket:
@@ -195,7 +195,7 @@ async def test_a_post_that_cannot_be_served_is_an_error_of_the_protocol(
     assert named in answer["error"]["message"]
 
 
-async def test_structured_content_is_what_a_call_returns(stage: Stage) -> None:
+async def test_a_call_returns_its_structured_content(stage: Stage) -> None:
     worlds = RealWorlds(structured_spec, lambda: StructuredCounter(structured_spec))
     async with (
         stage.serve(worlds) as (url, _),

@@ -1,4 +1,4 @@
-"""A step that takes longer than the client waits: the client asks again, and is given the answer of the one step."""
+"""If a step takes longer than the client waits, the client asks again and gets the answer of the same step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dreamgym.types import JsonObject, ToolCall
 pytestmark = pytest.mark.anyio
 
 TOO_SHORT_S = 1.0
-"""The client's own clock, and long enough for everything but the step that waits."""
+"""Timeout of the client, long enough for everything except the step that waits."""
 GAVE_UP = "An error occurred while running the tool. Please try again."
 
 
@@ -37,7 +37,7 @@ def stage() -> Stage:
 
 
 class SlowModel:
-    """Lets the stage's model wait until `answers` is set."""
+    """Makes the stage's model wait until `answers` is set."""
 
     def __init__(self, stage: Stage) -> None:
         self.answers = asyncio.Event()
@@ -49,7 +49,7 @@ async def test_an_openai_agent_that_gave_up_waiting_asks_again_and_there_is_one_
     read: list[str] = []
 
     def policy(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
-        """Tries again when it is told to, and only then is the simulation done."""
+        """Try again if the tool's answer asks for it, and let the simulation answer only then."""
         read[:] = [str(message["content"]) for message in messages if message["role"] == "tool"]
         if read and GAVE_UP in read[-1]:
             slow.answers.set()
@@ -83,7 +83,7 @@ async def test_a_call_sent_again_and_again_while_the_step_runs_joins_it(stage: S
             for _ in range(2):  # the second one finds the step of the first one running
                 with pytest.raises(MCPError, match=r"(?i)timed out"):
                     await client.call_tool("add", {"n": 4}, read_timeout_seconds=TOO_SHORT_S)
-            await client.list_tools()  # comes after the notice that the last call is waited for no longer
+            await client.list_tools()  # arrives after the notice that the client no longer waits for the last call
             slow.answers.set()
             result = await client.call_tool("add", {"n": 4})
     assert text_of(result) == "count 4"

@@ -25,7 +25,7 @@ MODULES = ROOT / "tests" / "node" / "node_modules"
 
 @dataclass
 class Urls:
-    """Where the environment is served."""
+    """MCP URLs of the environment and of one episode."""
 
     bare: str
     episode: str
@@ -33,7 +33,7 @@ class Urls:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Urls]:
-    """A server without a database, and an episode on it."""
+    """Run a server without a database and create an episode. Yields their URLs."""
     spec = everything_spec()
     app = build([RealWorlds(spec, lambda: Everything(spec))], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
     async with running(app) as url, httpx2.AsyncClient() as http:
@@ -42,7 +42,7 @@ async def serving() -> AsyncIterator[Urls]:
 
 
 async def run_node(script: str, *arguments: str) -> tuple[int | None, str]:
-    """The exit status of a script of tests/node, and what it printed."""
+    """Run a script of tests/node. Returns its exit status and its output."""
     if not (NODE.exists() and (MODULES / script).exists()):
         pytest.skip("needs Node and the packages of tests/node: make tests/node/node_modules/installed")
     process = await asyncio.create_subprocess_exec(

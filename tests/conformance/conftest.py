@@ -10,6 +10,6 @@ from conformance_stage import Urls, serving
 
 @pytest.fixture
 async def urls() -> AsyncIterator[Urls]:
-    """Where the conformance environment is served."""
+    """The URLs of the conformance environment."""
     async with serving() as where:
         yield where

@@ -1,6 +1,6 @@
 """The environment that the protocol's conformance suite expects: its tools, resources and prompts, all scripted.
 
-What the suite asks for is in each scenario's description (`conformance list`, and the text of its package).
+Each scenario's description contains what the suite expects (`conformance list`, and the text of its package).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ANSWERS: dict[str, JsonObject] = {
         "isError": True,
     },
 }
-"""What each tool answers at once."""
+"""Results of the tools that answer at once."""
 
 NOTICES: dict[str, list[JsonObject]] = {
     "test_tool_with_progress": [
@@ -84,11 +84,11 @@ NOTICES: dict[str, list[JsonObject]] = {
     ],
 }
 NOTICES["test_logging_tool"] = NOTICES["test_tool_with_logging"]
-"""What tools say before they answer."""
+"""Notices that tools send before they answer."""
 
 
 def form(message: str, field: str, kind: str = "string") -> JsonObject:
-    """A question to whoever sits at the client."""
+    """A question to the user of the client."""
     schema: JsonObject = {"type": "object", "properties": {field: {"type": kind}}, "required": [field]}
     return {"method": "elicitation/create", "params": {"mode": "form", "message": message, "requestedSchema": schema}}
 
@@ -118,13 +118,13 @@ ROUNDS: dict[str, list[JsonObject]] = {
         {"step2": form("Step 2: What is your favorite color?", "color")},
     ],
 }
-"""What tools ask, round after round, before they answer."""
+"""Questions that tools ask before they answer, round by round."""
 STATEFUL = {name for name in ROUNDS if name.endswith(("_state", "_inputs", "_round"))}
-"""Tools that hand out a state with their questions and want it back."""
+"""Tools that send a state with their questions and expect it back."""
 
 
 def ask(tool: str, answers: JsonObject) -> StepResult:
-    """One round of questions, or the answer after the last one."""
+    """Return the next round of questions, or the answer after the last one."""
     rounds = ROUNDS[tool]
     states: list[JsonValue] = [f"round {number}" for number in range(1, len(rounds) + 1)]
     given = answers.get("inputResponses")
@@ -271,7 +271,7 @@ def _listings() -> dict[str, list[JsonObject]]:
 
 
 def everything_spec() -> EnvironmentSpec:
-    """The environment; no episode of it ends by itself."""
+    """The environment. Its episodes never end by themselves."""
     return EnvironmentSpec.model_validate(
         {
             "name": "everything",
@@ -297,22 +297,22 @@ def everything_spec() -> EnvironmentSpec:
 
 
 class Everything:
-    """The real thing, as a table."""
+    """The real environment, which looks up its answers in tables."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._spec = spec
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """As listed."""
+        """Tools as in the spec."""
         return self._spec.tools
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Nothing to remember."""
+        """Start an episode, which has no state."""
         return StepResult(observation="")
 
     async def step(self, action: ToolCall) -> StepResult:
-        """The fixture's answer."""
+        """Return the scripted answer of a tool."""
         if action.name in ROUNDS:
             return ask(action.name, action.answers)
         result = result_of(ANSWERS.get(action.name, {"content": [text("done")]}))

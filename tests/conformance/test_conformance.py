@@ -15,11 +15,11 @@ SUITE = "@modelcontextprotocol/conformance/dist/index.js"
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 EXPECTED = Path(__file__).with_name("expected-failures.yml")
 RUNS = [("bare", "2025-11-25", 68), ("episode", "2025-11-25", 63), ("episode", "2026-07-28", 164)]
-"""URL, revision, and how many checks pass. The bare URL has no 2026-07-28: it needs a session to be an episode."""
+"""URL, revision and number of passing checks. In 2026-07-28, the bare URL has no session that could be an episode."""
 
 
 async def conform(url: str, revision: str, expected: Path, results: Path) -> tuple[int | None, str]:
-    """Run all that a revision requires. The status is 0 only where exactly the expected failures are seen."""
+    """Run all checks that a revision requires. The status is 0 only if exactly the expected failures occur."""
     return await run_node(
         SUITE,
         "server",

@@ -32,7 +32,7 @@ def test_a_single_text_needs_no_blocks_of_its_own() -> None:
     assert (result.observation, result.info) == ("a\nb", {})
 
 
-def test_what_is_no_text_stands_in_the_observation_as_a_line() -> None:
+def test_a_block_that_is_not_text_becomes_one_line_of_the_observation() -> None:
     assert observation_of([TEXT, IMAGE, LINK, HELD]) == (
         "a\nb\n[image image/png]\n[resource_link demo://1]\n[resource text/plain demo://2]"
     )
@@ -53,12 +53,12 @@ def test_what_is_no_text_stands_in_the_observation_as_a_line() -> None:
         ("careful now", None),
     ],
 )
-def test_recorded_blocks_stand_in_for_their_lines(observation: str, content: list[JsonObject] | None) -> None:
+def test_recorded_blocks_replace_their_lines(observation: str, content: list[JsonObject] | None) -> None:
     assert with_stand_ins(observation, [TEXT, IMAGE, OTHER, HELD, NOTED]) == content
 
 
 @given(blocks)
-def test_content_put_together_again_reads_as_it_was_predicted(content: list[JsonObject]) -> None:
+def test_rebuilt_content_gives_the_predicted_observation(content: list[JsonObject]) -> None:
     observation = observation_of(content)
     again = with_stand_ins(observation, [IMAGE, LINK, HELD, NOTED])
     assert again is None or observation_of(again) == observation

@@ -112,7 +112,7 @@ async def test_an_action_that_was_never_recorded_is_refused_as_the_recordings_re
     assert result.observation == f"what? {result.state}"
 
 
-async def test_an_action_that_resembles_a_success_is_never_one(buffer: MemoryBuffer) -> None:
+async def test_an_action_that_only_resembles_a_success_earns_nothing(buffer: MemoryBuffer) -> None:
     for command in ("take coins", "take  coin", "Take coin", "coin", "take coin now", ""):
         dream = DreamEnvironment(SPEC, NearestModel(), buffer)
         await dream.reset(UNRECORDED, seed=0)
@@ -121,7 +121,7 @@ async def test_an_action_that_resembles_a_success_is_never_one(buffer: MemoryBuf
         assert (result.reward, result.terminated) == (0, False)
 
 
-async def test_a_recorded_success_is_one_and_ends_the_episode(buffer: MemoryBuffer) -> None:
+async def test_a_recorded_success_earns_its_reward_and_ends_the_episode(buffer: MemoryBuffer) -> None:
     dream = DreamEnvironment(SPEC, NearestModel(), buffer)
     await dream.reset(UNRECORDED, seed=0)
     await dream.step(act("go on"))
@@ -132,7 +132,7 @@ async def test_a_recorded_success_is_one_and_ends_the_episode(buffer: MemoryBuff
         await dream.step(act("take coin"))
 
 
-async def test_a_dream_continued_elsewhere_goes_on_in_its_world(buffer: MemoryBuffer) -> None:
+async def test_a_dream_that_another_instance_resumes_stays_in_its_world(buffer: MemoryBuffer) -> None:
     first = DreamEnvironment(SPEC, NearestModel(), buffer)
     await first.reset(UNRECORDED, seed=9)
     room = (await first.step(act("go on"))).observation
@@ -174,7 +174,7 @@ async def test_a_model_that_wants_no_demonstrations_is_shown_none_and_its_blocks
     assert (await declared.step(act("look"))).observation == "a hall, recorded", "what reality answered comes before"
 
 
-async def test_where_tools_are_several_the_same_call_is_shown_first_and_then_the_same_tool() -> None:
+async def test_with_several_tools_the_same_call_is_shown_first_and_then_the_same_tool() -> None:
     tools: list[JsonValue] = [{"name": name, "inputSchema": {"type": "object"}} for name in ("read", "list")]
     spec = EnvironmentSpec(name="files", tools_list=({"tools": tools},))
     state = "a state that many a recorded step begins in, word for word but for its last one: "
@@ -206,7 +206,7 @@ async def test_where_tools_are_several_the_same_call_is_shown_first_and_then_the
     assert len(shown) == 3
 
 
-async def test_a_refusal_of_forbidden_arguments_says_nothing_about_allowed_ones() -> None:
+async def test_a_refusal_of_forbidden_arguments_is_not_repeated_for_allowed_ones() -> None:
     by_number: JsonObject = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tools: list[JsonValue] = [
         {"name": "square", "inputSchema": by_number},

@@ -44,7 +44,7 @@ def test_a_malformed_line_is_named_with_its_file_and_number(folder: Path) -> Non
         load_spec(str(folder))
 
 
-def test_a_line_that_is_no_json_is_named_too(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_is_named_too(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("{")
     with pytest.raises(InvalidInput, match=r"t\.jsonl, line 1: Invalid JSON"):
         read_jsonl(tmp_path / "t.jsonl", Task)
@@ -60,7 +60,7 @@ def test_an_unknown_setting_is_refused_instead_of_ignored(folder: Path) -> None:
     ("tools", "reason"),
     [({}, "non-empty list"), ({"tools": [{}]}, "needs a name"), ({"tools": [{"name": "a"}] * 2}, "not unique")],
 )
-def test_a_tools_list_that_is_none_is_refused(folder: Path, tools: object, reason: str) -> None:
+def test_a_malformed_tools_list_is_refused(folder: Path, tools: object, reason: str) -> None:
     (folder / "tools.json").write_text(json.dumps(tools))
     with pytest.raises(InvalidInput, match=reason):
         load_spec(str(folder))
@@ -73,12 +73,12 @@ def test_an_unknown_environment_is_answered_with_the_known_ones() -> None:
         load_spec("chess")
 
 
-def test_a_folder_without_env_toml_is_no_environment(tmp_path: Path) -> None:
+def test_a_folder_without_env_toml_is_not_an_environment(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"has no env\.toml"):
         load_spec(str(tmp_path))
 
 
-def test_a_folder_that_names_no_real_environment_says_how_to_name_one(folder: Path) -> None:
+def test_the_error_for_a_folder_without_a_real_environment_says_how_to_name_one(folder: Path) -> None:
     with pytest.raises(InvalidInput, match=r"add \[real\] adapter"):
         real_of(load_spec(str(folder)))
 
@@ -96,7 +96,7 @@ def test_a_registered_environment_is_found_by_name() -> None:
         ("mcp_server:mcp", "mcp:mcp"),
     ],
 )
-def test_an_adapter_named_by_a_place_that_it_left_says_what_it_is_called_now(old: str, now: str) -> None:
+def test_the_error_for_an_adapter_that_moved_gives_its_new_name(old: str, now: str) -> None:
     place = "dreamgym_integrations.environments."
     with pytest.raises(InvalidInput) as refused:
         load_real(place + old)
@@ -104,7 +104,7 @@ def test_an_adapter_named_by_a_place_that_it_left_says_what_it_is_called_now(old
     assert str(refused.value).endswith(f'It moved: write adapter = "{old.partition(":")[2]}" (now {place}{now})')
 
 
-def test_an_adapter_that_never_was_here_is_not_said_to_have_moved() -> None:
+def test_an_adapter_that_never_existed_is_not_reported_as_moved() -> None:
     for unknown in ("somebody.else:coin", "dreamgym_integrations.environments:chess"):
         with pytest.raises(InvalidInput, match="cannot be loaded") as refused:
             load_real(unknown)
@@ -116,12 +116,12 @@ def test_an_adapter_may_still_be_named_by_its_package(name: str) -> None:
     assert callable(load_real(f"dreamgym_integrations.environments.{name}:{name}").create)
 
 
-def test_two_tools_are_no_text_environment() -> None:
+def test_an_environment_with_two_tools_is_not_a_text_environment() -> None:
     two: list[JsonValue] = [{**TOOL, "name": name} for name in ("a", "b")]
     assert EnvironmentSpec(name="x", tools_list=({"tools": two},)).text_argument is None
 
 
-def test_a_line_separator_inside_of_a_text_ends_no_line(tmp_path: Path) -> None:
+def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path: Path) -> None:
     task = Task(id="t", env="e", instruction="one\u2028two\u0085three")
     (tmp_path / "tasks.jsonl").write_text(task.model_dump_json() + "\r\n" + task.model_dump_json() + "\n")
     assert read_jsonl(tmp_path / "tasks.jsonl", Task) == [task, task]

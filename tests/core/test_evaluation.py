@@ -44,7 +44,7 @@ def test_disagreeing_seeds_widen_the_interval() -> None:
     assert disagreeing.high - disagreeing.low > agreeing.high - agreeing.low
 
 
-def test_tasks_that_gain_unlike_widen_the_interval_though_the_seeds_agree() -> None:
+def test_unequal_gains_of_tasks_widen_the_interval_although_the_seeds_agree() -> None:
     before = [[0.0] * 100] * 5
     rate = paired_difference(before, [[1.0] * 30 + [0.0] * 70] * 5)
     assert rate.high - rate.mean > 0.08, "other tasks would have come out otherwise"
@@ -89,7 +89,7 @@ def test_values_that_go_together_in_clusters_widen_the_interval() -> None:
     assert alone == clustered(values, [str(i) for i in range(100)])
 
 
-def test_a_difference_that_never_varies_still_has_an_interval_and_none_has_the_widest() -> None:
+def test_a_constant_difference_still_has_an_interval_and_no_data_gives_the_widest() -> None:
     same = clustered_difference([0.0] * 30, [str(i // 3) for i in range(30)])
     assert same.low < 0 == same.mean < same.high
     assert same.high == wilson(0, 10).high

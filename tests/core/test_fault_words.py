@@ -69,7 +69,7 @@ SMALL = (call(count=0), "Too small: expected >=1 at count")
         (call(kind="odd"), (call(kind="new"), "kind must be draft or final"), "kind must be draft or final"),
     ],
 )
-def test_a_fault_of_a_recorded_kind_is_told_with_the_new_field_limit_and_value(
+def test_a_refusal_of_a_recorded_kind_names_the_new_field_limit_and_value(
     action: ToolCall, recorded: tuple[ToolCall, str], reason: str
 ) -> None:
     assert told(action, recorded) == reason
@@ -84,7 +84,7 @@ def test_a_fault_of_another_kind_has_no_words(action: ToolCall) -> None:
     assert told(action, MISSING, SMALL) is None
 
 
-def test_several_faults_are_told_in_the_order_of_the_schema_if_a_recording_tells_several() -> None:
+def test_several_faults_are_listed_in_the_order_of_the_schema_if_a_recording_lists_several() -> None:
     both = (without("title", count=0), "expected string, received undefined at title\nToo small: expected >=1 at count")
     assert (
         told(without("owner", pages=4), both)
@@ -112,12 +112,12 @@ def test_a_kind_that_was_refused_in_two_ways_has_no_words() -> None:
     assert told(without("owner"), MISSING, (without("title"), "title, please")) is None
 
 
-def test_what_an_agent_writes_into_a_field_is_no_gap() -> None:
+def test_braces_that_an_agent_writes_into_a_field_are_not_filled_in() -> None:
     recorded = (call(pages="few"), "'few' is no number of pages")
     assert told(call(count="{field} {tool}"), recorded) == "'{field} {tool}' is no number of count"
 
 
-def test_a_call_with_more_faults_than_are_told_has_no_words() -> None:
+def test_a_call_with_too_many_faults_has_no_words() -> None:
     many = {f"unknown{number}": number for number in range(50)}
     assert (
         told(call(**many), (call(sail=1), "sail is not known"), (call(a=1, b=2), "a is not known\nb is not known"))
@@ -125,7 +125,7 @@ def test_a_call_with_more_faults_than_are_told_has_no_words() -> None:
     )
 
 
-def test_the_door_refuses_in_recorded_words_and_else_in_those_of_json_schema() -> None:
+def test_calls_are_refused_in_recorded_words_and_otherwise_in_those_of_json_schema() -> None:
     mirror = Mirror(
         invalid_arguments="Invalid arguments for {tool}: {reason}",
         fault_words={"required string": "expected string at {field}"},
@@ -140,7 +140,7 @@ def test_the_door_refuses_in_recorded_words_and_else_in_those_of_json_schema() -
     assert refusal(call()) is None
 
 
-def test_words_for_a_whole_refusal_need_no_recorded_frame() -> None:
+def test_words_for_a_whole_refusal_need_no_recorded_template() -> None:
     mirror = Mirror(fault_words={"required string": "Error: {field} is missing"})
     tools = door(mirror)
     assert tools.refusal(without("owner"), "owner") == "Error: owner is missing"

@@ -22,7 +22,7 @@ def test_the_interval_is_that_of_student_s_t(n: int, quantile: float) -> None:
 
 
 @given(NUMBERS, st.floats(-1, 1))
-def test_all_moved_by_as_much_moves_the_interval_by_as_much(values: list[float], by: float) -> None:
+def test_shifting_all_values_shifts_the_interval_by_the_same_amount(values: list[float], by: float) -> None:
     here, there = mean_over_seeds(values), mean_over_seeds([value + by for value in values])
     assert there.mean == pytest.approx(here.mean + by, abs=1e-6)
     assert there.low == pytest.approx(here.low + by, abs=1e-6)
@@ -36,5 +36,5 @@ def test_five_seeds_miss_the_truth_in_about_one_of_twenty_intervals() -> None:
     assert 0.04 < missed < 0.06
 
 
-def test_one_seed_says_nothing_of_the_others() -> None:
+def test_one_seed_has_an_infinite_interval() -> None:
     assert math.isinf(mean_over_seeds([0.3]).high)

@@ -46,7 +46,7 @@ def test_the_reader_of_a_text_environment_is_that_of_its_adapter(name: str) -> N
     assert "places" in reader.schema.collections
 
 
-def test_a_text_environment_whose_words_nobody_reads_has_no_reader() -> None:
+def test_a_text_environment_has_no_reader_if_its_adapter_brings_none() -> None:
     assert reader_of(load_spec("coin")) is None
 
 
@@ -70,7 +70,7 @@ def test_typed_calls_and_json_answers_of_a_server_are_read_as_they_are() -> None
     assert reader.result(GET, refused).structured is None
 
 
-def test_without_a_told_state_the_newest_value_that_an_answer_showed_is_known() -> None:
+def test_without_a_state_from_the_server_the_newest_value_in_an_answer_is_known() -> None:
     state = after(
         (GET, answer('{"order_id": "O-1", "status": "paid", "total": 10}')),
         (SHIP, answer('{"order": {"order_id": "O-1", "status": "shipped", "colour": "red"}}')),
@@ -80,7 +80,7 @@ def test_without_a_told_state_the_newest_value_that_an_answer_showed_is_known() 
     assert state == {"orders": {"O-1": {"order_id": "O-1", "status": "shipped", "total": 10}}}
 
 
-def test_a_state_that_the_server_tells_is_the_state() -> None:
+def test_a_state_that_the_server_sends_is_used_as_it_is() -> None:
     told: JsonObject = {"orders": {"O-1": {"order_id": "O-1", "status": "paid"}}, "clock": 4}
     assert after((SHIP, answer("done", state=as_text(told)))) == told
     assert ServerReader(SHOP).start(TASK, answer("", state=as_text(told))) == told
@@ -92,7 +92,7 @@ def test_a_server_without_a_schema_has_an_empty_state() -> None:
     assert after((GET, answer('{"order_id": "O-1"}')), reader=reader) == {}
 
 
-def test_a_recorded_trajectory_of_a_server_that_tells_no_state_gets_the_states_that_its_agent_could_know() -> None:
+def test_a_recorded_trajectory_without_states_gets_the_states_that_its_agent_could_know() -> None:
     steps = [(GET, answer('{"order_id": "O-1", "status": "paid"}')), (SHIP, answer("Shipped."))]
     recorded = Trajectory(
         id="r",

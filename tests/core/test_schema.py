@@ -69,7 +69,7 @@ def test_a_reference_to_a_file_is_refused_and_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "schema", [{"$ref": "#"}, {"type": 7}, {"$ref": "#/nowhere"}, {"pattern": "("}, 7, "x", None, []]
 )
-def test_a_schema_that_cannot_be_used_is_named_in_a_sentence(schema: JsonValue) -> None:
+def test_an_unusable_schema_is_reported_as_invalid_input(schema: JsonValue) -> None:
     with pytest.raises(InvalidInput, match="JSON Schema"):
         fault_under(schema, "x")
 

@@ -77,7 +77,7 @@ def test_the_difference_of_two_states_leads_from_one_to_the_other(before: JsonOb
 
 
 @given(VALUES, VALUES)
-def test_any_two_values_of_one_path_differ_by_what_leads_from_one_to_the_other(
+def test_the_difference_of_two_values_of_one_path_leads_from_one_to_the_other(
     one: JsonValue, other: JsonValue
 ) -> None:
     before, after = {"clock": 1, "anything": one}, {"clock": 1, "anything": other}
@@ -85,7 +85,7 @@ def test_any_two_values_of_one_path_differ_by_what_leads_from_one_to_the_other(
 
 
 @given(states(), states())
-def test_states_differ_exactly_where_their_fields_do(before: JsonObject, after: JsonObject) -> None:
+def test_two_states_differ_exactly_in_their_changed_fields(before: JsonObject, after: JsonObject) -> None:
     paths = changed_fields(before, after)
     assert bool(paths) == (as_text(before) != as_text(after))
     ours, theirs = dict(fields(before)), dict(fields(after))
@@ -93,14 +93,14 @@ def test_states_differ_exactly_where_their_fields_do(before: JsonObject, after: 
     assert all(json.dumps(ours[path], sort_keys=True) == json.dumps(theirs[path], sort_keys=True) for path in same)
 
 
-def test_the_first_entity_of_a_collection_is_no_change_of_the_collection_itself() -> None:
+def test_the_first_entity_of_a_collection_changes_only_its_own_fields() -> None:
     person: JsonObject = {"id": "P-1", "name": "Ada"}
     assert changed_fields({"people": {}}, {"people": {"P-1": person}}) == {"/people/P-1/id", "/people/P-1/name"}
     assert changed_fields({}, {"people": {}}) == {"/people"}
 
 
 @given(states())
-def test_a_state_and_its_text_are_the_same(state: JsonObject) -> None:
+def test_a_state_can_be_read_back_from_its_canonical_text(state: JsonObject) -> None:
     assert parsed(as_text(state)) == state
     assert as_text(dict(reversed(list(state.items())))) == as_text(state)
 
@@ -164,18 +164,18 @@ def test_a_path_begins_with_a_slash(path: str) -> None:
         Operation(op="delete", path=path)
 
 
-def test_without_a_schema_only_what_is_there_can_be_set() -> None:
+def test_without_a_schema_only_existing_paths_can_be_set() -> None:
     assert apply({"a": {"b": 1}}, [Operation(op="set", path="/a/b", value=[2])]) == {"a": {"b": [2]}}
     with pytest.raises(ImpossibleChange, match="set /a/c: there is nothing at this path"):
         apply({"a": {"b": 1}}, [Operation(op="set", path="/a/c", value=2)])
 
 
-def test_a_collection_that_nobody_has_seen_begins_with_its_first_entity() -> None:
+def test_a_collection_that_the_state_lacks_begins_with_its_first_entity() -> None:
     new: JsonObject = {"id": "P-1", "name": "Ada"}
     assert apply({}, [Operation(op="set", path="/people/P-1", value=new)], SCHEMA) == {"people": {"P-1": new}}
 
 
-def test_what_was_set_is_not_shared_with_the_operation() -> None:
+def test_a_value_that_was_set_is_not_shared_with_the_operation() -> None:
     tags: list[JsonValue] = ["a"]
     operations = [
         Operation(op="set", path="/people/P-1/tags", value=tags),
@@ -208,7 +208,7 @@ def test_whole_numbers_stay_whole_and_exact(old: int, change: int) -> None:
 
 
 @pytest.mark.parametrize("change", [math.inf, -math.inf, math.nan])
-def test_what_is_no_number_of_json_cannot_be_added(change: float) -> None:
+def test_a_number_that_json_does_not_have_cannot_be_added(change: float) -> None:
     with pytest.raises(ImpossibleChange, match="no number that JSON has"):
         apply({"clock": 1}, [Operation(op="increase", path="/clock", value=change)], SCHEMA)
 
@@ -236,7 +236,7 @@ def test_a_schema_takes_its_own_states_and_names_the_first_fault_of_others(state
         ("number?", [None, 1, 1.5], [False]),
     ],
 )
-def test_a_type_takes_what_it_says(kind: str, good: list[JsonValue], bad: list[JsonValue]) -> None:
+def test_a_type_accepts_its_own_values_and_no_others(kind: str, good: list[JsonValue], bad: list[JsonValue]) -> None:
     schema = StateSchema(values={"v": kind})
     assert [schema.fault_of({"v": value}) for value in good] == [None] * len(good)
     assert all(str(schema.fault_of({"v": value})).startswith(f"/v: expected {kind}, got ") for value in bad)
@@ -262,7 +262,7 @@ def test_a_schema_is_read_as_a_person_writes_it_and_as_we_store_it() -> None:
 
 
 @given(states(), st.lists(TEXTS, max_size=3))
-def test_the_relevant_part_keeps_what_the_arguments_name_as_it_is(state: JsonObject, named: list[str]) -> None:
+def test_the_relevant_part_keeps_the_entities_that_the_arguments_name(state: JsonObject, named: list[str]) -> None:
     part = relevant(state, {"about": list(named)}, SCHEMA)
     for name, value in state.items():
         if name in SCHEMA.collections:

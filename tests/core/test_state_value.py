@@ -60,7 +60,7 @@ def test_equal_states_are_equal_whatever_the_order_of_their_keys() -> None:
     assert State.of("a lamp") != State.of("no lamp")
 
 
-def test_what_a_state_does_not_have_is_none_or_empty() -> None:
+def test_an_entity_or_collection_that_a_state_lacks_is_none_or_empty() -> None:
     assert SHOP.entity("orders", "O-1") == {"id": "O-1", "paid": False}
     assert SHOP.entity("orders", "O-9") is SHOP.entity("people", "O-1") is None
     assert dict(SHOP.collection("people")) == dict(State.of("words").collection("orders")) == {}
@@ -98,7 +98,7 @@ def test_a_call_is_about_the_entities_that_it_names() -> None:
         ("1", 1, False, False),
     ],
 )
-def test_values_are_the_same_if_they_are_written_alike_and_equal_if_only_a_number_is_not(
+def test_same_values_are_written_alike_and_equal_values_may_write_numbers_differently(
     one: JsonValue, other: JsonValue, is_same: bool, is_equal: bool
 ) -> None:
     assert (same(one, other), same(other, one)) == (is_same, is_same)
@@ -121,14 +121,14 @@ def test_values_are_the_same_if_they_are_written_alike_and_equal_if_only_a_numbe
     ],
 )
 @pytest.mark.parametrize("is_error", [False, True])
-def test_an_answer_shows_its_structured_content_or_the_object_or_list_that_its_text_is(
+def test_an_answer_shows_its_structured_content_or_the_object_or_list_in_its_text(
     observation: str, structured: JsonObject | None, shown: JsonValue, is_error: bool
 ) -> None:
     info: JsonObject = {} if structured is None else {"structured": structured}
     assert shown_in(StepResult(observation=observation, info=info, is_error=is_error)) == shown
 
 
-def test_numbers_in_ids_are_in_the_order_of_numbers_however_long_they_are() -> None:
+def test_ids_are_sorted_by_the_numbers_in_them_however_long_they_are() -> None:
     ids = ["O-10", "O-9", "O-1", "O-01", "O", "P-1", f"O-{'9' * 5_000}", "O-10-2", "O-10-10"]
     assert sorted(ids, key=natural) == ["O", "O-01", "O-1", "O-9", "O-10", "O-10-2", "O-10-10", ids[6], "P-1"]
 

@@ -90,13 +90,13 @@ MISSED = step(START, call("get_order", 9), "There is no order O-9.", refused=Tru
 BY_MODEL = predicted(order(1), START)
 
 
-async def test_the_start_of_an_explicit_state_is_unseen() -> None:
+async def test_the_first_observation_of_an_explicit_state_is_empty() -> None:
     made, _ = await dream(BY_MODEL)
     first = await made.reset(TASK)
     assert (first.observation, first.state) == ("", START)
 
 
-async def test_a_deterministic_environment_answers_a_recorded_step_itself() -> None:
+async def test_a_recorded_step_of_a_deterministic_environment_is_repeated_without_the_model() -> None:
     made, model = await dream(BY_MODEL, GOT, spec=shop(deterministic=True))
     result = await made.step(GET)
     assert (result.observation, model.asked, made.asked) == (GOT.result.observation, [], None)
@@ -112,7 +112,7 @@ async def test_a_deterministic_environment_answers_a_recorded_step_itself() -> N
         (True, frozenset(), Source.SYNTHETIC),
     ],
 )
-async def test_elsewhere_the_model_is_asked_and_shown_the_recording(
+async def test_a_recorded_step_that_may_not_be_repeated_is_shown_to_the_model(
     deterministic: bool, without: frozenset[Part], source: Source
 ) -> None:
     buffer = await recorded(GOT, source=source)
@@ -134,7 +134,7 @@ async def test_recordings_of_one_world_that_contradict_each_other_are_left_to_th
     assert model.asked == []
 
 
-async def test_what_does_not_exist_is_refused_without_asking_the_model() -> None:
+async def test_a_call_about_a_missing_entity_is_refused_without_asking_the_model() -> None:
     made, model = await dream(BY_MODEL, GOT, MISSED)
     result = await made.step(call("get_order", 44))
     assert (result.observation, result.is_error, result.state) == ("There is no order O-44.", True, START)
@@ -151,7 +151,7 @@ async def test_a_refusal_is_found_among_many_steps_of_other_tools() -> None:
 
 
 @pytest.mark.parametrize("spec", [SHOP, shop(deterministic=True)], ids=["", "deterministic"])
-async def test_without_retrieval_nothing_that_was_recorded_answers_or_is_shown(spec: EnvironmentSpec) -> None:
+async def test_without_retrieval_recordings_neither_answer_nor_are_shown(spec: EnvironmentSpec) -> None:
     many = [step(MANY, call("get_order", n), order(n)) for n in (1, 2, 3)]
     made, model = await dream(BY_MODEL, GOT, MISSED, *many, spec=spec, without=frozenset({Part.RETRIEVAL}))
     for action in (call("get_order", 44), GET, call("get_order", 2)):
@@ -160,7 +160,7 @@ async def test_without_retrieval_nothing_that_was_recorded_answers_or_is_shown(s
     assert {one.provenance.tier for one in made.transitions} == {Tier.MODEL}
 
 
-async def test_an_answer_that_contradicts_the_state_is_no_step() -> None:
+async def test_an_answer_that_contradicts_the_state_is_an_error_and_adds_no_step() -> None:
     made, _ = await dream(predicted(order(1, "lost"), START))
     with pytest.raises(PredictionError, match=r"model 'told': the answer shows 'status' of 'O-1'"):
         await made.step(GET)
@@ -184,7 +184,7 @@ def claimed(after: str, *, success: bool, judged: bool | None = None) -> Predict
         (claimed(START, success=False, judged=False), 0, False),
     ],
 )
-async def test_a_success_is_what_the_check_of_the_state_says(
+async def test_the_check_of_the_state_decides_whether_a_step_is_a_success(
     prediction: Prediction, reward: int, is_logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, _ = await dream(prediction)
@@ -196,7 +196,7 @@ async def test_a_success_is_what_the_check_of_the_state_says(
     assert ("the judge says" in caplog.text) is is_logged
 
 
-async def test_without_a_check_the_models_word_and_its_judges_stand() -> None:
+async def test_without_a_check_the_models_claim_that_its_judge_confirmed_counts() -> None:
     claim = claimed(START, success=True, judged=True)
     for task, without in (
         (TASK.model_copy(update={"metadata": {}}), frozenset()),
@@ -216,7 +216,7 @@ async def test_a_recorded_success_is_checked_too() -> None:
     assert made.transitions[0].provenance.tier is Tier.RECORDED
 
 
-async def test_what_an_answer_shows_of_what_is_known_in_part_is_known_from_then_on() -> None:
+async def test_entities_of_an_incomplete_collection_are_known_once_an_answer_has_shown_them() -> None:
     note: JsonObject = {"note_id": "N-1", "text": "fragile"}
     made, _ = await dream(lambda query: predicted([note, order(2)], query.state.text))
     result = await made.step(call("get_note", "N-1"))
@@ -234,7 +234,7 @@ def sure(probability: float, model: str = "told", env: str = "shop") -> Calibrat
     return fitted.model_copy(update={"weights": (0.0,) * len(FEATURES)})
 
 
-async def test_how_sure_an_answer_is_is_kept_with_it() -> None:
+async def test_the_confidence_of_an_answer_is_stored_with_it() -> None:
     made, model = await dream(BY_MODEL, GOT, calibration=sure(0.9), min_confidence=0.5)
     result = await made.step(GET)
     assert not result.done
@@ -247,7 +247,7 @@ async def test_how_sure_an_answer_is_is_kept_with_it() -> None:
     assert made.transitions[0].provenance.confidence is None
 
 
-async def test_an_episode_ends_where_the_model_is_less_sure_than_it_must_be_and_nothing_is_made_up() -> None:
+async def test_an_episode_ends_without_an_answer_if_confidence_is_below_the_limit() -> None:
     won = claimed(CANCELLED, success=True)
     made, _ = await dream(won, calibration=sure(0.1), min_confidence=0.5)
     result = await made.step(call("cancel_order", 1))
@@ -261,7 +261,7 @@ async def test_an_episode_ends_where_the_model_is_less_sure_than_it_must_be_and_
         await made.step(GET)
 
 
-async def test_what_was_recorded_or_checked_needs_no_confidence() -> None:
+async def test_answers_of_recordings_and_checks_need_no_confidence() -> None:
     spec = shop(deterministic=True)
     made, _ = await dream(BY_MODEL, GOT, MISSED, spec=spec, calibration=sure(0.1), min_confidence=0.5)
     assert not (await made.step(GET)).done
@@ -269,14 +269,14 @@ async def test_what_was_recorded_or_checked_needs_no_confidence() -> None:
     assert [one.provenance.confidence for one in made.transitions] == [None, None]
 
 
-async def test_a_limit_without_a_calibration_and_another_models_are_refused() -> None:
+async def test_a_limit_without_a_calibration_and_a_calibration_of_another_model_are_refused() -> None:
     with pytest.raises(InvalidInput, match="min_confidence needs a calibration of 'told'"):
         await dream(BY_MODEL, min_confidence=0.5)
     with pytest.raises(InvalidInput, match="the calibration belongs to model 'other'"):
         await dream(BY_MODEL, calibration=sure(0.5, model="other"))
 
 
-async def test_as_of_a_watermark_the_model_is_not_shown_what_came_later() -> None:
+async def test_the_model_is_not_shown_transitions_that_were_stored_after_the_watermark() -> None:
     buffer = await recorded(step(START, call("get_order", 2), order(2)))
     then = await buffer.watermark("shop")
     later = GOT.model_copy(update={"provenance": Provenance(tier=Tier.MODEL)})
@@ -295,7 +295,7 @@ async def test_as_of_a_watermark_the_model_is_not_shown_what_came_later() -> Non
 RECORDED = tuple(step(MANY, call("get_order", n), order(n)) for n in (1, 2, 3))
 
 
-async def test_what_recordings_of_the_tool_show_to_follow_is_answered_without_asking_the_model() -> None:
+async def test_an_answer_that_follows_from_recordings_of_the_tool_is_given_without_asking_the_model() -> None:
     made, model = await dream(BY_MODEL, *RECORDED, task=TASK.model_copy(update={"initial_state": MANY}))
     result = await made.step(call("get_order", 4))
     assert json.loads(result.observation) == order(4)
@@ -358,7 +358,7 @@ async def test_tiers_of_other_packages_are_asked_in_the_order_of_their_names(ins
     assert (await made.step(GET)).observation == "by a"
 
 
-async def test_the_tier_of_another_package_is_not_believed_against_the_state(installed: Install) -> None:
+async def test_an_answer_of_another_packages_tier_that_contradicts_the_state_is_not_used(installed: Install) -> None:
     installed({"a": Foreign("get_order", predicted(order(1, "lost"), START))})
     made, model = await dream(BY_MODEL)
     assert (await made.step(GET)).observation == json.dumps(order(1))
@@ -366,7 +366,7 @@ async def test_the_tier_of_another_package_is_not_believed_against_the_state(ins
     assert made.transitions[0].provenance.tier is Tier.MODEL
 
 
-async def test_what_was_recorded_of_this_very_step_answers_before_any_other_tier(installed: Install) -> None:
+async def test_a_recording_of_the_same_step_answers_before_any_other_tier(installed: Install) -> None:
     installed({"a": Foreign("get_order", predicted("by a", START))})
     made, _ = await dream(BY_MODEL, GOT, spec=shop(deterministic=True))
     assert (await made.step(GET)).observation == GOT.result.observation

@@ -31,13 +31,13 @@ def test_a_verdict_does_not_depend_on_the_calls_before(counts: list[object]) -> 
         assert refusal(used, count=count) == refusal(Tools(spec()), count=count)
 
 
-def test_more_calls_than_are_remembered_are_judged_all_the_same() -> None:
+def test_verdicts_stay_right_after_more_calls_than_are_remembered() -> None:
     tools = Tools(spec())
     assert all(refusal(tools, count=count) is None for count in range(REMEMBERED_CALLS + 5))
     assert refusal(tools, count=-1) == "Input validation error: count: -1 is less than the minimum of 0"
 
 
-def test_refusals_are_worded_as_recorded_even_where_the_words_look_like_a_template() -> None:
+def test_refusals_are_worded_as_recorded_even_if_the_words_look_like_a_template() -> None:
     mirror = Mirror(unknown_tool='{"no": "{tool}"}', invalid_arguments="{tool}: {reason} {0}")
     tools = Tools(spec(mirror=mirror))
     assert tools.refusal(ToolCall(name="x"), "x{}") == '{"no": "x"}'
@@ -52,7 +52,7 @@ def test_refusals_are_worded_as_recorded_even_where_the_words_look_like_a_templa
         (None, "requires structured content"),
     ],
 )
-def test_an_answer_off_the_output_schema_is_a_violation(structured: JsonObject | None, named: str | None) -> None:
+def test_an_answer_that_breaks_the_output_schema_is_a_violation(structured: JsonObject | None, named: str | None) -> None:
     result = StepResult(observation="one", info={} if structured is None else {"structured": structured})
     violation = Tools(spec()).violation("report", result)
     assert violation is None if named is None else violation is not None and named in violation
@@ -63,7 +63,7 @@ def test_a_refusal_needs_no_structured_content() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "https://example.com/schema.json"}])
-def test_a_schema_that_cannot_be_used_is_named_at_start(schema: JsonObject) -> None:
+def test_an_unusable_schema_is_refused_with_the_name_of_its_tool(schema: JsonObject) -> None:
     tool = {"name": "odd", "inputSchema": {"type": "object"}, "outputSchema": schema}
     with pytest.raises(InvalidInput, match="environment 'desk', tool 'odd': not a usable JSON Schema"):
         Tools(spec(tools_list={"tools": [tool]}))

@@ -1,4 +1,4 @@
-"""Tasks that read alike share a cluster, which stands in for a group where no task is played several times."""
+"""Tasks with similar texts share a cluster, which replaces a group if no task is played several times."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def task(instruction: str, start: str | None = None) -> Task:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_tasks_that_read_alike_share_a_cluster_and_so_does_a_new_one(seed: int) -> None:
+def test_tasks_with_similar_texts_share_a_cluster_and_a_new_one_joins_it(seed: int) -> None:
     tasks = [task(text) for text in BOOKINGS + BALANCES]
     cluster = cluster_of(tasks, TrigramEncoder(), 2, seed=seed)
     bookings, balances = {cluster(task(t)) for t in BOOKINGS}, {cluster(task(t)) for t in BALANCES}
@@ -27,14 +27,14 @@ def test_tasks_that_read_alike_share_a_cluster_and_so_does_a_new_one(seed: int) 
     assert {cluster(task("Book a table for 20 at the harbour restaurant"))} == bookings
 
 
-def test_where_the_instruction_is_one_the_start_tells_tasks_apart() -> None:
+def test_the_start_distinguishes_tasks_with_the_same_instruction() -> None:
     tasks = [task("find the coin", start) for start in ("kitchen, exit north", "cellar with a ladder")]
     cluster = cluster_of(tasks, TrigramEncoder(), 2, seed=0)
     assert cluster(tasks[0]) != cluster(tasks[1])
 
 
 @given(texts=st.lists(st.sampled_from(BOOKINGS + BALANCES), min_size=1), clusters=st.integers(1, 20))
-def test_there_are_as_many_clusters_as_asked_for_or_as_texts_differ(texts: list[str], clusters: int) -> None:
+def test_there_are_as_many_clusters_as_requested_or_as_different_texts(texts: list[str], clusters: int) -> None:
     tasks = [task(text) for text in texts]
     first, again = (cluster_of(order, TrigramEncoder(), clusters, seed=3) for order in (tasks, tasks[::-1]))
     names = {text: first(task(text)) for text in texts}

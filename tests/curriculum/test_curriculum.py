@@ -1,4 +1,4 @@
-"""The curriculum practises what is solved only sometimes, keeps the given tasks covered, and can be continued."""
+"""The curriculum practises tasks that are solved only sometimes, covers the given tasks, and can be continued."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_the_same_iteration_draws_the_same_tasks_and_another_one_others() -> Non
     assert curriculum.sample(8, 4) != curriculum.sample(8, 5)
 
 
-def test_half_solved_tasks_are_the_most_valuable_and_solved_ones_are_no_parents() -> None:
+def test_half_solved_tasks_are_the_most_valuable_and_solved_ones_are_left_out() -> None:
     curriculum = Curriculum(tasks(3), share=0.5, seed=0)
     easy, half, rare = tasks(3)
     curriculum.record(easy, [1.0, 1.0, 1.0, 1.0])
@@ -94,7 +94,7 @@ def test_a_generated_task_that_always_fails_is_dropped_after_sixteen_attempts() 
     assert curriculum.generated == ()
 
 
-def test_of_too_many_generated_tasks_the_valuable_and_the_newest_stay() -> None:
+def test_the_valuable_and_the_newest_of_too_many_generated_tasks_stay() -> None:
     curriculum = Curriculum(tasks(2), share=1, seed=0)
     made = [variation(tasks(1)[0], "find it", f"room {i}") for i in range(KEPT_GENERATED + 1)]
     curriculum.add(made[:2])
@@ -104,7 +104,7 @@ def test_of_too_many_generated_tasks_the_valuable_and_the_newest_stay() -> None:
     assert curriculum.generated == (made[0], *made[2:])
 
 
-def test_tasks_of_one_group_share_its_value_and_their_single_rollouts_make_it() -> None:
+def test_tasks_of_one_group_share_a_value_that_their_single_rollouts_give() -> None:
     two_halls = {"t0": "east", "t1": "east", "t2": "west", "t3": "west"}
     curriculum = Curriculum(tasks(4), share=0, seed=0, groups=lambda task: two_halls[task.id])
     curriculum.sample(4, 0)
@@ -113,7 +113,7 @@ def test_tasks_of_one_group_share_its_value_and_their_single_rollouts_make_it() 
     assert {task.id for task in curriculum.most_valuable(4)} == {"t0", "t1"}
 
 
-def test_a_failed_group_says_nothing_about_its_task() -> None:
+def test_a_group_with_one_valid_reward_gives_no_value_and_keeps_its_task() -> None:
     curriculum = Curriculum(tasks(2), share=1, seed=0)
     new = variation(tasks(1)[0], "find it", "cellar")
     curriculum.add([new])
@@ -131,13 +131,13 @@ def test_a_restored_curriculum_goes_on_as_the_saved_one_would() -> None:
     assert restored.most_valuable(3) == saved.most_valuable(3)
 
 
-def test_a_curriculum_without_tasks_says_what_to_do() -> None:
+def test_a_curriculum_without_tasks_is_refused_with_the_command_to_run() -> None:
     with pytest.raises(InvalidInput, match="dreamgym collect"):
         Curriculum([], share=0, seed=0)
 
 
 def rooms(*steps: tuple[str, str, float]) -> Trajectory:
-    """One recorded episode in world t0: (state, next state, reward)."""
+    """One recorded episode in world t0; each step is (state, next state, reward)."""
     return Trajectory(
         id="-".join(state for state, _, _ in steps),
         task=tasks(1)[0],
@@ -226,7 +226,7 @@ async def test_without_a_recorded_world_the_instruction_is_varied(spec: Environm
         [proposals(("book two rooms", None)), '{"reasoning": "", "selection": 7}'],
     ],
 )
-async def test_a_model_that_answers_rubbish_yields_no_task(spec: EnvironmentSpec, answers: list[str]) -> None:
+async def test_invalid_answers_of_the_model_yield_no_task(spec: EnvironmentSpec, answers: list[str]) -> None:
     assert await LanguageVariation(spec, ScriptedLLM(answers), RecordedWorlds([])).vary(tasks(1), seed=0) == []
 
 
@@ -241,7 +241,7 @@ async def test_malformed_and_repeated_proposals_do_not_reach_the_selection(spec:
 
 
 @pytest.mark.anyio
-async def test_where_success_is_judged_the_instruction_of_a_recorded_task_is_varied(recorded: RecordedWorlds) -> None:
+async def test_if_success_is_judged_the_instruction_of_a_recorded_task_is_varied(recorded: RecordedWorlds) -> None:
     judged = EnvironmentSpec(name="rooms", tools_list=({"tools": [{"name": "act"}]},), max_steps=5)
     unsolved = RecordedWorlds([rooms(("hall", "attic", 0))])
     llm = ScriptedLLM([proposals(("book two rooms", None)), SELECT_FIRST])
@@ -257,13 +257,13 @@ async def test_a_recorded_game_that_was_never_won_is_not_varied_and_no_model_is_
     assert llm.asked == []
 
 
-def test_a_check_of_success_belongs_to_its_own_instruction() -> None:
+def test_a_variation_keeps_the_check_of_success_only_with_the_same_instruction() -> None:
     parent = tasks(1)[0].model_copy(update={"metadata": {"success": {"const": 1}, "split": "train"}})
     assert variation(parent, "find it", "cellar").metadata == {**parent.metadata, "world": "t0"}
     assert variation(parent, "book two rooms", "hall").metadata == {"split": "train", "world": "t0"}
 
 
-def test_the_same_variation_of_two_tasks_is_one_task_and_a_given_one_is_none() -> None:
+def test_the_same_variation_of_two_tasks_is_one_task_and_a_given_task_is_not_added() -> None:
     hall = tasks(1)[0]
     cellar = variation(hall, "find it", "cellar")
     assert variation(variation(hall, "find it", "attic"), "find it", "cellar").id == cellar.id

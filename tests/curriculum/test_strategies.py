@@ -1,4 +1,4 @@
-"""How the next tasks are chosen: by value, alike, hardest first, within a band."""
+"""Strategies that choose the next tasks: by value, uniformly, hardest first, within a band."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def curriculum(n: int, strategy: Strategy, **changes: object) -> Curriculum:
 
 
 def share_of_mixed_groups(strategy: Strategy, seed: int) -> float:
-    """100 updates of 8 groups of 8 on 400 tasks, of known difficulty, for a policy that gets better all the time."""
+    """Share of mixed outcomes in 100 updates of 8 groups of 8 on 400 tasks, for a policy that improves steadily."""
     draw = random.Random(seed)
     difficulty = {task.id: draw.gauss(0, 4) for task in TASKS}
     chosen = Curriculum(TASKS, share=0, seed=seed, strategy=strategy)
@@ -41,14 +41,14 @@ def share_of_mixed_groups(strategy: Strategy, seed: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_by_value_more_groups_have_a_mixed_outcome_than_drawn_alike_while_success_drifts(seed: int) -> None:
+def test_choice_by_value_gives_more_mixed_groups_than_uniform_choice_while_success_drifts(seed: int) -> None:
     by_value = share_of_mixed_groups(Strategy.VALUE, seed)
     alike = share_of_mixed_groups(Strategy.UNIFORM, seed)
     assert by_value > alike + 0.08, "about .56 to .41"
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-def test_every_strategy_draws_the_same_again_and_after_a_restart(strategy: Strategy) -> None:
+def test_every_strategy_draws_the_same_tasks_again_and_after_a_restart(strategy: Strategy) -> None:
     played = curriculum(60, strategy)
     for update in range(12):
         for number, task in enumerate(played.sample(8, update)):
@@ -69,7 +69,7 @@ def test_no_task_comes_twice_while_there_are_enough(strategy: Strategy, pool: in
         assert set(drawn.values()) == {1}
 
 
-def test_the_hardest_come_first_and_what_was_never_tried_counts_as_never_solved() -> None:
+def test_the_hardest_tasks_come_first_and_untried_ones_count_as_never_solved() -> None:
     hardest = curriculum(4, Strategy.HARDEST)
     hardest.sample(1, 0)
     for task, rewards_G in zip(TASKS, (SOLVED, MIXED, FAILED), strict=False):
@@ -78,7 +78,7 @@ def test_the_hardest_come_first_and_what_was_never_tried_counts_as_never_solved(
     assert (set(drawn[:2]), drawn[2:]) == ({"t2", "t3"}, ["t1", "t0"])
 
 
-def test_a_band_takes_what_lies_in_it_and_what_was_never_tried_before_what_lies_outside() -> None:
+def test_a_band_prefers_tasks_inside_it_and_untried_ones_to_tasks_outside() -> None:
     band = curriculum(5, Strategy.BAND, band=(0.4, 0.6))
     band.sample(1, 0)
     for task, rewards_G in zip(TASKS, (SOLVED, MIXED, FAILED, [1.0, 0.0, 0.0, 0.0]), strict=False):
@@ -88,7 +88,7 @@ def test_a_band_takes_what_lies_in_it_and_what_was_never_tried_before_what_lies_
     assert drawn[2] == "t3", "the nearest to the bounds"
 
 
-def test_an_old_outcome_is_tried_again_where_no_mean_stands_in_for_it() -> None:
+def test_success_treats_a_task_with_only_an_old_outcome_as_untried() -> None:
     evidence = Evidence()
     evidence.record("solved", SOLVED, 0)
     assert evidence.success("solved", 2 * HALF_LIFE) == 1
@@ -96,7 +96,7 @@ def test_an_old_outcome_is_tried_again_where_no_mean_stands_in_for_it() -> None:
     assert evidence.success("never tried", 0) is None
 
 
-def test_what_was_never_tried_is_worth_the_mean_and_an_old_value_goes_back_to_it() -> None:
+def test_an_untried_task_has_the_mean_value_and_an_old_value_goes_back_to_it() -> None:
     evidence = Evidence()
     assert set(evidence.values(["a", "b"], 0)) == {1.0}, "where nothing is known all are alike"
     evidence.record("mixed", MIXED, 0)
@@ -113,7 +113,7 @@ def test_what_was_never_tried_is_worth_the_mean_and_an_old_value_goes_back_to_it
     groups=st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=8), min_size=1, max_size=8),
     cut=st.integers(0, 8),
 )
-def test_rewards_of_one_update_are_one_group_however_they_come(groups: list[list[float]], cut: int) -> None:
+def test_rewards_of_one_update_are_one_group_even_if_recorded_in_parts(groups: list[list[float]], cut: int) -> None:
     together, apart = Evidence(), Evidence()
     for update, rewards in enumerate(groups):
         together.record("task", rewards, update)
@@ -131,7 +131,7 @@ def test_a_curriculum_saved_with_another_strategy_is_refused() -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"generated": [], "value": {}}, {"groups": {"a": 1}}])
-def test_what_is_no_saved_curriculum_is_refused(state: JsonObject) -> None:
+def test_a_state_that_is_not_a_saved_curriculum_is_refused(state: JsonObject) -> None:
     with pytest.raises(InvalidInput, match="not a saved curriculum"):
         curriculum(3, Strategy.VALUE).restore(state)
 

@@ -1,4 +1,4 @@
-"""`dreamgym tasks ENV` lists what each task was worth, and makes new ones of those solved only sometimes."""
+"""`dreamgym tasks ENV` lists the value of each task, and varies those that are solved only sometimes."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 Command = Callable[..., Awaitable[tuple[int, str, str]]]
 WAYS = {"east": ["hall", "kitchen", "cellar"], "west": ["porch", "attic"]}
-"""Each is a task, and the way of its recorded play, at whose end it is won."""
+"""Each task, and the states of its recorded episode; the step from the last one wins."""
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def played(name: str, way: list[str]) -> Trajectory:
     )
 
 
-async def test_tasks_are_listed_with_what_the_last_policy_made_of_them(tasks: Command, filled: Store) -> None:
+async def test_tasks_are_listed_with_the_outcomes_of_the_last_policy(tasks: Command, filled: Store) -> None:
     for version, rewards in ((1, [0.0] * 4), (2, [1.0, 0.0, 1.0, 1.0])):
         await filled.buffer.record_outcomes("rooms", "west", version, rewards)
     code, out, _ = await tasks("--sort", "value", "--json")
@@ -134,7 +134,7 @@ async def test_new_tasks_start_elsewhere_in_the_worlds_of_the_valuable_ones_and_
     assert "no new task came from varying the tasks of 'rooms' that are solved only sometimes (1)" in err
 
 
-async def test_where_no_task_is_solved_only_sometimes_the_message_says_how_many_were_tried(
+async def test_if_no_task_is_solved_only_sometimes_the_message_has_the_number_of_tried_ones(
     tasks: Command, filled: Store
 ) -> None:
     await filled.buffer.record_outcomes("rooms", "east", 1, [1.0, 1.0])
@@ -153,7 +153,7 @@ async def test_without_a_language_model_only_a_deterministic_environment_can_be_
     assert "give a language model with --model" in err
 
 
-async def test_a_language_model_words_new_tasks_and_why_it_gave_none_is_said(tasks: Command, filled: Store) -> None:
+async def test_a_language_model_words_new_tasks_and_its_failure_is_reported(tasks: Command, filled: Store) -> None:
     await filled.buffer.record_outcomes("rooms", "east", 1, [1.0, 0.0])
     Path("rooms/env.toml").write_text('name = "rooms"\n')
 

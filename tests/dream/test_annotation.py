@@ -52,7 +52,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
-async def test_traces_that_do_not_match_the_steps_are_asked_for_once_more_and_then_none(text: str) -> None:
+async def test_traces_that_do_not_match_the_steps_are_asked_for_once_more_and_then_an_error(text: str) -> None:
     llm = ScriptedLLM([text, taught(*PLANS)])
     assert is_annotated(await annotate(llm, HOUSE, episode(*STEPS)))
     assert "no valid answer" in llm.asked[1][-1].content
@@ -72,14 +72,14 @@ def test_the_teacher_sees_the_task_the_outcome_and_every_step_as_data() -> None:
     assert '"accomplished": null' in unknown
 
 
-def test_of_an_explicit_state_the_teacher_sees_what_changes() -> None:
+def test_the_teacher_sees_the_changes_of_an_explicit_state() -> None:
     _, data = annotation_messages(SHOP, episode(REFUND))
     line = json.loads(data.content.splitlines()[1])
     assert {"op": "increase", "path": "/buyers/B-1/balance", "value": 30} in line["changes"]
     assert "state" not in line
 
 
-def test_traces_come_back_to_the_very_same_steps_alone() -> None:
+def test_traces_are_restored_only_to_the_same_steps_of_the_same_episode() -> None:
     traced = episode(STEPS[0].model_copy(update={"reasoning": "first"}), STEPS[1].model_copy(update={"reasoning": "x"}))
     changed = transition("hall.", act("look"), "hall.")
     (again, other) = with_traces([episode(STEPS[0], changed), episode(*STEPS, id_="e2")], [traced])
@@ -87,16 +87,16 @@ def test_traces_come_back_to_the_very_same_steps_alone() -> None:
     assert [one.reasoning for one in other.transitions] == ["", ""]
 
 
-def test_a_trace_that_is_there_stays() -> None:
+def test_an_existing_trace_stays() -> None:
     mine = STEPS[0].model_copy(update={"reasoning": "mine"})
     (kept,) = with_traces([episode(mine)], [episode(STEPS[0].model_copy(update={"reasoning": "theirs"}))])
     assert kept.transitions[0].reasoning == "mine"
 
 
-def test_an_explicit_step_keeps_its_identity_too() -> None:
+def test_a_step_with_an_explicit_state_keeps_its_identity_too() -> None:
     one = step(call("refund"), world(), world("refunded"))
     assert one.model_copy(update={"reasoning": "r"}).digest() == one.digest()
 
 
-def test_hosted_teachers_take_the_schema_strictly() -> None:
+def test_the_schema_for_hosted_teachers_is_strict() -> None:
     assert is_strict(schema_of(3))

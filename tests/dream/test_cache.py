@@ -82,7 +82,7 @@ async def test_the_first_answer_to_a_question_stays_and_a_repeated_one_costs_not
     assert again == first.model_copy(update={"cached": True, "prompt_tokens": 0, "completion_tokens": 0})
 
 
-async def test_of_two_that_remember_at_once_the_first_is_believed_until_it_is_forgotten(
+async def test_the_first_stored_answer_counts_until_it_is_forgotten(
     predictions: Predictions,
 ) -> None:
     assert await predictions.put(b"k", '"one"') == '"one"'
@@ -119,7 +119,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-async def test_whatever_else_is_sent_is_another_question(what: str) -> None:
+async def test_every_change_of_the_request_makes_another_question(what: str) -> None:
     llm = Moody()
     cached = CachedLLM(llm, MemoryPredictions())
     answers = [await cached.complete(**{"messages": SENT, **sent}) for sent in ({}, CHANGES[what], {})]
@@ -151,7 +151,7 @@ def test_weights_that_change_in_their_place_are_another_model(tmp_path: Path) ->
     assert {weights_fingerprint(name) for name in (None, "nearest", "http://host/v1#m", "")} == {""}
 
 
-async def test_identical_questions_at_once_share_one_answer_and_who_leaves_takes_it_from_nobody() -> None:
+async def test_identical_questions_at_once_share_one_answer_even_if_one_of_them_is_cancelled() -> None:
     llm = Moody()
     llm.gate = asyncio.Event()
     cached = CachedLLM(llm, MemoryPredictions())
@@ -175,7 +175,7 @@ async def test_a_question_that_failed_is_asked_again() -> None:
     assert not (await cached.complete(SENT)).cached
 
 
-async def test_what_no_store_can_hold_is_answered_and_not_remembered(predictions: Predictions) -> None:
+async def test_an_answer_that_no_store_can_hold_is_given_but_not_remembered(predictions: Predictions) -> None:
     llm = ScriptedLLM(["a\x00b", "a\ud800b", "ab"])
     cached = CachedLLM(llm, predictions)
     assert [(await cached.complete(SENT)).text for _ in range(4)] == ["a\x00b", "a\ud800b", "ab", "ab"]
@@ -186,7 +186,7 @@ def said(**changes: object) -> str:
     return json.dumps({**answer, "terminated": False, "success": False, **changes})
 
 
-async def test_a_predicted_step_says_that_it_was_remembered_whatever_the_history_came_from() -> None:
+async def test_a_remembered_step_has_the_tier_cache_whatever_the_history_came_from() -> None:
     llm = ScriptedLLM([said()])
     model = LanguageModel(CachedLLM(llm, MemoryPredictions()))
     by_model = SEEN.model_copy(update={"provenance": Provenance(tier=Tier.MODEL, prompt_tokens=5)})
@@ -210,7 +210,7 @@ async def test_a_step_that_took_a_second_question_is_remembered_as_a_whole() -> 
     assert (tiers, len(llm.asked)) == ([Tier.MODEL, Tier.CACHE], 2)
 
 
-async def test_answers_of_no_use_are_not_remembered() -> None:
+async def test_malformed_answers_are_not_remembered() -> None:
     llm = ScriptedLLM(["rubbish", "more rubbish", said()])
     model = LanguageModel(CachedLLM(llm, MemoryPredictions()))
     with pytest.raises(MalformedAnswer):
@@ -218,7 +218,7 @@ async def test_answers_of_no_use_are_not_remembered() -> None:
     assert (await model.predict(QUESTION)).provenance.tier is Tier.MODEL
 
 
-async def test_a_judge_gives_each_verdict_once() -> None:
+async def test_a_judge_is_not_asked_again_for_the_same_verdict() -> None:
     verdicts = [json.dumps({"reasoning": "", "accomplished": one}) for one in (True, False, True, False)]
     llm = ScriptedLLM(verdicts)
     judge = LanguageModel(CachedLLM(llm, MemoryPredictions()))
@@ -226,7 +226,7 @@ async def test_a_judge_gives_each_verdict_once() -> None:
     assert (given, len(llm.asked)) == ([True, False, True], 4)
 
 
-async def test_closing_releases_the_model_and_what_is_still_asked() -> None:
+async def test_closing_releases_the_model_and_cancels_open_questions() -> None:
     llm = Moody()
     llm.gate = asyncio.Event()
     cached = CachedLLM(llm, MemoryPredictions())

@@ -27,7 +27,7 @@ def test_a_call_about_an_order_that_does_not_exist_is_refused_in_recorded_words(
     assert (refused.provenance.tier, refused.provenance.retrieved) == (Tier.CHECK, ("d1",))
 
 
-def test_what_exists_is_not_refused() -> None:
+def test_a_call_about_an_existing_order_is_not_refused() -> None:
     assert refusal(asked(state(order(44)), call("get_order", 44), GOT, MISSED)) is None
 
 
@@ -41,7 +41,7 @@ def test_what_exists_is_not_refused() -> None:
         (GOT, step(BEFORE, call("get_order", 9), "Noted.", state(order(1)), refused=True)),  # it changed something
     ],
 )
-def test_what_the_recordings_do_not_show_is_not_refused(recorded: tuple[Transition, ...]) -> None:
+def test_a_call_is_not_refused_unless_the_recordings_show_such_a_refusal(recorded: tuple[Transition, ...]) -> None:
     assert refusal(asked(BEFORE, call("get_order", 44), *recorded)) is None
 
 
@@ -60,7 +60,7 @@ def test_a_check_that_is_left_out_refuses_and_finds_nothing(part: Part) -> None:
     assert contradiction(asked(BEFORE, call("get_order", 1), without=without), wrong) is None
 
 
-def test_a_collection_that_is_known_in_part_denies_nothing() -> None:
+def test_an_incomplete_collection_neither_refuses_nor_contradicts() -> None:
     kinds = {"orders": SCHEMA.collections["orders"].model_copy(update={"complete": False})}
     spec = SHOP.model_copy(update={"state": StateSchema(collections=kinds)})
     assert refusal(asked(BEFORE, call("get_order", 44), GOT, MISSED, spec=spec)) is None
@@ -81,7 +81,7 @@ def test_ids_inside_of_lists_are_arguments_too() -> None:
         assert refused.observation == "O-44 is unknown"
 
 
-def test_of_several_things_that_are_missing_the_refusal_tells_the_right_one() -> None:
+def test_a_refusal_names_the_right_one_of_several_missing_entities() -> None:
     def merge(order_id: int | str, into: int | str, times: int = 1) -> ToolCall:
         return call("merge", order_id, into=f"O-{into}", times=times)
 
@@ -97,7 +97,7 @@ def test_of_several_things_that_are_missing_the_refusal_tells_the_right_one() ->
     assert only.observation == "cannot merge into O-55"
 
 
-def test_environments_of_text_have_no_such_checks() -> None:
+def test_text_environments_have_neither_refusals_nor_contradictions() -> None:
     text = query(HOUSE, "kitchen", act("fly"), transition("kitchen", act("jump"), "what?", "kitchen", is_error=True))
     assert refusal(text) is None
     assert contradiction(text, predicted("anything", "anything")) is None
@@ -131,7 +131,7 @@ def test_structured_content_is_compared_before_text() -> None:
     assert "'status'" in str(contradiction(asked(BEFORE, call("get_order", 1)), answer))
 
 
-def test_a_refusal_changes_nothing_unless_the_tools_recorded_ones_do() -> None:
+def test_a_refusal_may_not_change_the_state_unless_recorded_refusals_of_the_tool_do() -> None:
     question = asked(BEFORE, call("cancel_order", 1), MISSED)
     assert contradiction(question, predicted("No.", BEFORE, refused=True)) is None
     found = contradiction(question, predicted("No.", state(order(1)), refused=True))
@@ -144,7 +144,7 @@ def test_a_refusal_changes_nothing_unless_the_tools_recorded_ones_do() -> None:
     )
 
 
-def test_what_a_tools_own_recordings_show_otherwise_is_not_compared_for_this_tool() -> None:
+def test_fields_in_which_a_tools_recordings_differ_from_the_state_are_not_compared_for_this_tool() -> None:
     gross = step(BEFORE, call("get_order", 1), order(1, total=11.9))
     gone = step(BEFORE, call("get_order", 5), order(5))
     for shown in (order(2, total=23.8), order(7)):
@@ -158,7 +158,7 @@ STATUS = st.sampled_from(["paid", "sent", "lost"])
 
 
 @given(have=st.dictionaries(st.integers(1, 5), STATUS), shown=st.dictionaries(st.integers(1, 5), STATUS))
-def test_a_list_of_orders_is_right_exactly_where_each_is_there_as_shown(
+def test_a_list_of_orders_is_right_if_and_only_if_each_is_in_the_state_as_shown(
     have: dict[int, str], shown: dict[int, str]
 ) -> None:
     after = state(*(order(n, status) for n, status in have.items()))
@@ -167,7 +167,7 @@ def test_a_list_of_orders_is_right_exactly_where_each_is_there_as_shown(
     assert (found is None) == all(have.get(n) == status for n, status in shown.items())
 
 
-def test_facts_are_kept_where_they_were_not_known_and_fit_the_schema() -> None:
+def test_facts_are_kept_if_they_were_unknown_and_fit_the_schema() -> None:
     known = state(order(1), notes=[{"note_id": "N-1", "text": "old"}])
     notes: list[JsonObject] = [
         {"note_id": "N-1", "text": "new"},
@@ -192,7 +192,7 @@ def bounded(*recorded: Transition) -> Query:
     return asking.model_copy(update={"changeable": changeable(asking)})
 
 
-def test_a_call_may_change_what_recorded_calls_of_its_tool_changed_of_entities_as_near_to_it() -> None:
+def test_a_call_may_make_only_recorded_kinds_of_changes_and_no_farther_away_than_recorded() -> None:
     asking = bounded(*SHIPPED)
     assert contradiction(asking, predicted(order(2, "shipped"), state(order(1), order(2, "shipped")))) is None
     for beyond in (state(order(1)), state(order(1, "shipped"), order(2)), state(order(1), order(2), order(3))):
@@ -201,13 +201,13 @@ def test_a_call_may_change_what_recorded_calls_of_its_tool_changed_of_entities_a
         assert "which no recorded call of 'ship_order' changed" in fault
 
 
-def test_too_few_recorded_calls_of_a_tool_do_not_tell_what_it_may_change() -> None:
+def test_too_few_recorded_calls_do_not_limit_what_a_tool_may_change() -> None:
     assert bounded(*SHIPPED[:4]).changeable is None
     assert bounded(GOT, *SHIPPED[:1]).changeable is None
     assert bounded().changeable is None
 
 
-def test_a_tool_that_says_that_it_only_reads_may_change_nothing() -> None:
+def test_a_tool_with_a_read_only_hint_may_change_nothing() -> None:
     hinted = [{**tool, "annotations": {"readOnlyHint": True}} for tool in SHOP.tools]
     asking = asked(BEFORE, call("cancel_order", 2))
     reading = asking.model_copy(update={"spec": SHOP.model_copy(update={"tools_list": ({"tools": hinted},)})})

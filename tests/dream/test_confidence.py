@@ -34,11 +34,11 @@ def named(of: Query, prediction: Prediction) -> dict[str, float]:
     return dict(zip(FEATURES, features(of, prediction), strict=True))
 
 
-def test_without_recordings_and_probabilities_nothing_is_known_and_that_is_said() -> None:
+def test_without_recordings_and_probabilities_all_features_are_0() -> None:
     assert features(query(DESK, "s", BOOK), answer("booked")) == (0.0,) * len(FEATURES)
 
 
-def test_the_surroundings_of_an_answer_are_its_features() -> None:
+def test_the_features_of_an_answer_come_from_its_recordings_and_probabilities() -> None:
     recorded = (
         transition("t", BOOK, "booked Ada"),
         transition("u", OTHER, "booked Bob"),
@@ -75,7 +75,7 @@ ROWS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(rows=ROWS)
-def test_any_predictions_make_a_calibration_and_the_same_ones_the_same(
+def test_any_predictions_can_be_fitted_and_the_same_ones_give_the_same_calibration(
     rows: list[tuple[tuple[float, ...], bool]],
 ) -> None:
     fitted = calibrate(rows, model="m", env="e")
@@ -102,21 +102,21 @@ def test_a_feature_that_tells_right_from_wrong_separates_them(feature: int, n: i
 
 
 @given(right=st.booleans(), n=st.integers(1, 30))
-def test_answers_that_all_were_right_make_no_certainty(right: bool, n: int) -> None:
+def test_answers_with_the_same_outcome_do_not_give_certainty(right: bool, n: int) -> None:
     fitted = calibrate([((0.0,) * len(FEATURES), right)] * n, model="m", env="e")
     laplace = (n * right + 1) / (n + 2)
     assert fitted.confidence((0.0,) * len(FEATURES)) == pytest.approx(laplace, abs=1e-6)
     assert fitted.auroc is None
 
 
-def test_the_quality_is_that_of_predictions_that_a_fit_has_not_seen() -> None:
+def test_the_quality_is_measured_on_predictions_that_the_fit_has_not_seen() -> None:
     noise = [(tuple(math.sin(7 * k + i) ** 2 for i in range(len(FEATURES))), k % 3 == 0) for k in range(30)]
     fitted = calibrate(noise, model="m", env="e")
     seen = sum((fitted.confidence(numbers) - is_right) ** 2 for numbers, is_right in noise) / len(noise)
     assert fitted.brier > seen
 
 
-def test_no_predictions_and_rows_of_another_length_are_refused() -> None:
+def test_an_empty_list_and_rows_of_another_length_are_refused() -> None:
     with pytest.raises(InvalidInput, match="no held-out predictions of 'm' in 'e'"):
         calibrate([], model="m", env="e")
     with pytest.raises(InvalidInput, match=f"expected {len(FEATURES)} features a row"):

@@ -93,7 +93,7 @@ async def test_a_recorded_success_is_repeated_only_for_a_task_with_its_goal(
 @pytest.mark.parametrize(
     ("recorded_for", "running", "reward"), [("", "", 1.0), ("", LIVING, 0.0), (LIVING, "", 0.0), ("", "other", 0.0)]
 )
-async def test_a_success_that_was_recorded_without_an_instruction_is_repeated_for_the_same_open_task_alone(
+async def test_a_success_that_was_recorded_without_an_instruction_is_repeated_only_for_the_same_open_task(
     recorded_for: str, running: str, reward: float
 ) -> None:
     recorded = sample_trajectory("win", WIN, instruction=recorded_for).task
@@ -163,7 +163,7 @@ async def test_after_an_invented_step_nearest_repeats_the_words_and_leaves_the_e
     ("verdicts", "reward"),
     [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)],
 )
-async def test_an_end_that_the_model_missed_is_put_to_the_judge_if_like_steps_ended_tasks(
+async def test_an_end_that_the_model_missed_is_put_to_the_judge_if_similar_steps_ended_tasks(
     verdicts: tuple[bool, ...], reward: float
 ) -> None:
     llm = Scripted(lambda action: {"observation": f"You do it: {action.split()[0]}."}, verdicts)
@@ -186,7 +186,7 @@ async def test_a_judge_that_answers_rubbish_leaves_the_end_open_and_it_can_be_de
     assert (second.reward, second.terminated, "open_end" in second.info) == (1.0, True, False)
 
 
-async def test_what_is_recorded_for_this_goal_not_to_end_is_put_to_no_judge() -> None:
+async def test_the_judge_is_not_asked_about_a_step_that_a_recording_of_this_goal_shows_not_to_end() -> None:
     buffer = MemoryBuffer(TrigramEncoder())
     stays = sample_transition(KITCHEN, "focus on dove", "There is no dove.")
     await buffer.add(
@@ -203,7 +203,7 @@ async def test_what_is_recorded_for_this_goal_not_to_end_is_put_to_no_judge() ->
 
 
 @pytest.mark.parametrize(("needed", "reward"), [(["hall"], 1.0), (["hall", "hall"], 0.0), (["cellar"], 0.0)])
-async def test_a_check_may_ask_for_what_the_environment_must_have_answered(needed: list[str], reward: float) -> None:
+async def test_a_check_may_require_answers_of_the_environment(needed: list[str], reward: float) -> None:
     made = await dream(NearestModel(), task(LIFELESS, answers=needed))
     result = await played(made, "north", "focus on dove")
     assert (result.reward, made.transitions[-1].provenance.checked) == (reward, reward > 0)
@@ -230,7 +230,7 @@ def test_a_check_of_answers_compares_json_as_json_and_counts() -> None:
         {"properties": {"n": {"pattern": "("}}},
     ],
 )
-def test_a_check_that_cannot_be_used_tells_nothing(check: JsonObject) -> None:
+def test_an_unusable_check_gives_no_verdict(check: JsonObject) -> None:
     assert accomplished(task(success=check), '{"n": "x"}') is None
 
 
@@ -244,7 +244,7 @@ def test_tasks_share_a_goal_if_instruction_and_check_are_the_same() -> None:
     assert task("  ").goal == task("").goal
 
 
-def test_only_an_environment_that_ends_its_tasks_makes_another_end_a_failure() -> None:
+def test_only_an_environment_that_ends_its_tasks_is_over_when_they_are_done() -> None:
     tools = EnvironmentSpec(name="crm", tools_list=({"tools": [{"name": "a"}, {"name": "b"}]},))
     assert HOUSE.is_over_when_done
     assert not tools.is_over_when_done

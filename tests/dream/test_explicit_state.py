@@ -50,12 +50,12 @@ async def predicted(*script: str, query: Query | None = None) -> tuple[Predictio
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_prompt_of_a_step_with_an_explicit_state_reads_as_it_did(form: PromptForm) -> None:
+def test_the_prompt_of_a_step_with_an_explicit_state_matches_its_snapshot(form: PromptForm) -> None:
     text = shown(asked(call("refund", "O-2"), REFUND, REFUSED, history=(LOOK,)), form)
     assert text == (SNAPSHOTS / f"explicit_{form}.txt").read_text(encoding="utf-8")
 
 
-def test_the_judge_of_an_explicit_state_reads_as_it_did() -> None:
+def test_the_prompt_of_the_judge_of_an_explicit_state_matches_its_snapshot() -> None:
     query = asked(call("refund"))
     messages = judge_messages(
         SHOP, query.task, [(REFUND.action, REFUND.result)], final_answer="Done.", state=REFUND.next_state
@@ -74,7 +74,7 @@ async def test_changes_are_applied_by_code_and_the_rest_stays() -> None:
     assert prediction.observation == "Refunded O-1."
 
 
-async def test_no_changes_leave_the_state_to_the_letter() -> None:
+async def test_without_changes_the_state_stays_exactly_the_same() -> None:
     prediction, _ = await predicted(said())
     assert prediction.next_state == as_text(world())
 
@@ -108,7 +108,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED.keys())
-async def test_an_answer_of_another_form_is_no_answer(text: str) -> None:
+async def test_an_answer_of_another_form_is_an_error(text: str) -> None:
     with pytest.raises(PredictionError, match="not even when asked again"):
         await predicted(text, text)
 
@@ -116,7 +116,7 @@ async def test_an_answer_of_another_form_is_no_answer(text: str) -> None:
 READ: dict[str, object] = {"structured": {"order_id": "O-1", "status": "lost", "total": 30}, "observation": None}
 
 
-async def test_a_read_shows_the_state_whatever_the_model_copies_wrong_unless_checks_are_left_out() -> None:
+async def test_a_read_shows_the_state_even_if_the_model_copies_it_wrongly_unless_checks_are_left_out() -> None:
     query = asked(call("get_order"), LOOK)
     prediction, llm = await predicted(said(**READ), query=query)
     assert prediction.structured == {"order_id": "O-1", "status": "paid", "total": 30}
@@ -127,7 +127,7 @@ async def test_a_read_shows_the_state_whatever_the_model_copies_wrong_unless_che
     assert believed.structured == READ["structured"]
 
 
-async def test_a_read_of_what_is_not_there_is_asked_for_again_and_then_an_error() -> None:
+async def test_a_read_of_a_missing_entity_is_asked_for_again_and_then_an_error() -> None:
     query = asked(call("get_order", "O-8"), LOOK)
     other = {**READ, "structured": {"order_id": "O-8", "status": "paid", "total": 1}}
     with pytest.raises(PredictionError, match="which the state does not have"):
@@ -137,14 +137,14 @@ async def test_a_read_of_what_is_not_there_is_asked_for_again_and_then_an_error(
 SHOWN = '{"order_id": "O-1", "status": "refunded", "total": 30}'
 
 
-async def test_a_write_that_shows_what_it_did_not_change_is_asked_for_again() -> None:
+async def test_a_write_that_shows_a_change_it_did_not_make_is_asked_for_again() -> None:
     query = asked(call("refund"), step(call("refund"), world(), world("refunded"), SHOWN))
     prediction, llm = await predicted(said(observation=SHOWN), said(PAID, observation=SHOWN), query=query)
     assert prediction.next_state == as_text(world("refunded"))
     assert "'refunded'" in llm.asked[1][-1].content or '"refunded"' in llm.asked[1][-1].content
 
 
-async def test_what_a_write_changes_is_shown_as_code_calculates_it() -> None:
+async def test_a_write_shows_its_changes_as_code_calculates_them() -> None:
     query = asked(call("refund"), step(call("refund"), world(), world("refunded"), SHOWN))
     less = {"op": "increase", "path": "/orders/O-1/total", "value": -7}
     prediction, llm = await predicted(said(PAID, less, observation=SHOWN.replace("30", "24")), query=query)
@@ -152,7 +152,7 @@ async def test_what_a_write_changes_is_shown_as_code_calculates_it() -> None:
     assert len(llm.asked) == 1
 
 
-async def test_what_a_write_changes_is_shown_as_code_calculates_it_whatever_the_id_is() -> None:
+async def test_a_write_shows_its_changes_as_code_calculates_them_whatever_the_id_is() -> None:
     query = asked(call("refund"), step(call("refund"), world(), world("refunded"), SHOWN))
     state = State.of(query.state.text.replace("O-1", "O/~1"), query.spec.state)
     query = query.model_copy(update={"state": state, "action": call("refund", "O/~1")})
@@ -163,7 +163,7 @@ async def test_what_a_write_changes_is_shown_as_code_calculates_it_whatever_the_
     assert len(llm.asked) == 1
 
 
-async def test_a_field_that_the_recordings_show_otherwise_than_the_state_stays_as_the_model_says() -> None:
+async def test_a_field_that_recordings_show_differently_from_the_state_stays_as_the_model_wrote_it() -> None:
     rounded = step(
         call("get_order", "O-2"), world(), world(), structured={"order_id": "O-2", "status": "sent", "total": 0}
     )
@@ -185,7 +185,7 @@ async def test_without_the_explicit_state_the_next_state_is_written_whole() -> N
     assert json.dumps(REFUND.next_state)[1:-1] in text
 
 
-async def test_a_state_of_words_is_answered_in_words_even_where_there_is_a_schema() -> None:
+async def test_a_text_state_is_answered_in_words_even_if_there_is_a_schema() -> None:
     query = asked(call("refund"), state="two orders")
     plain = {"reasoning": "", "observation": "ok", "state": "no orders", "error": False}
     prediction, _ = await predicted(json.dumps({**plain, "terminated": False, "success": False}), query=query)
@@ -213,7 +213,7 @@ def test_a_part_that_is_left_out_is_nowhere_in_the_prompt(part: Part, form: Prom
     assert (form, part) in SILENT or any(words in shown(query, form) for words in LEFT_OUT[part])
 
 
-async def test_without_reasoning_the_form_has_no_place_for_it() -> None:
+async def test_without_reasoning_the_answer_has_no_key_for_it() -> None:
     query = asked(call("refund"), REFUND, without=frozenset({Part.REASONING}))
     bare = json.dumps({key: value for key, value in json.loads(said(PAID)).items() if key != "reasoning"})
     prediction, _ = await predicted(bare, query=query)
@@ -270,7 +270,7 @@ objects: st.SearchStrategy[JsonObject] = st.recursive(
 
 
 @given(objects, objects, st.dictionaries(st.sampled_from("xy"), leaves))
-def test_changes_as_a_model_should_say_them_lead_from_one_state_to_the_other(
+def test_the_changes_that_a_model_should_write_lead_from_one_state_to_the_other(
     before: JsonObject, after: JsonObject, arguments: JsonObject
 ) -> None:
     anything = StateSchema(values=dict.fromkeys("abc", "any"))

@@ -47,7 +47,7 @@ def merged(*trajectories: Trajectory) -> Any:
     return world.start
 
 
-def test_what_one_recording_found_late_was_so_from_the_start_of_all() -> None:
+def test_a_fact_that_one_recording_finds_late_is_in_the_start_of_all() -> None:
     start = merged(recording("a", DESK, TAKE), recording("b", DRAWER, OPEN))
     assert start["things"]["mug 1"]["where"] == ["desk 1"]
     assert start["things"]["key 1"]["where"] == ["drawer 1"]
@@ -64,12 +64,12 @@ def test_a_thing_may_lie_in_two_places_at_once() -> None:
     assert merged(recording("a", DESK, TAKE, SHELF))["things"]["mug 1"]["where"] == ["desk 1", "shelf 1"]
 
 
-def test_places_at_one_spot_were_so_from_the_start() -> None:
+def test_places_beside_each_other_are_so_from_the_start() -> None:
     start = merged(recording("a", DESK, LOOK))
     assert start["places"]["shelf 1"]["beside"] == ["desk 1"]
 
 
-def test_every_recorded_step_is_told_from_the_merged_start() -> None:
+def test_recorded_steps_are_replayed_from_the_merged_start() -> None:
     (world,) = known_worlds([recording("a", DESK, TAKE), recording("b", DRAWER, OPEN)], READER).values()
     first = world.steps[0]
     assert (first.tool, first.arguments) == ("go_to", {"place": "desk 1"})
@@ -95,7 +95,7 @@ def test_recordings_of_two_versions_of_a_room_are_named_and_teach_nothing(other:
     assert worlds["another room"].fault is None
 
 
-def test_what_nobody_looked_into_is_like_the_others_of_its_kind() -> None:
+def test_an_unvisited_place_is_like_the_others_of_its_kind() -> None:
     start = START.replace("a shelf 1", "a drawer 2, and a shelf 1")
     seen = merged(recording("a", DRAWER, start=start))
     assert seen["places"]["drawer 2"]["openable"] is True
@@ -104,7 +104,7 @@ def test_what_nobody_looked_into_is_like_the_others_of_its_kind() -> None:
     assert seen["places"]["shelf 1"]["openable"] is None
 
 
-def test_this_world_counts_before_all_others() -> None:
+def test_values_of_this_world_count_before_those_of_all_others() -> None:
     def room(*openable: bool | None) -> Any:
         places: dict[str, Any] = {
             f"drawer {i}": {

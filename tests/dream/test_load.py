@@ -35,7 +35,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
 
-def test_nearest_is_no_language_model() -> None:
+def test_nearest_is_not_a_language_model() -> None:
     assert isinstance(load.load_model("nearest"), NearestModel)
     assert load.load_llm("nearest") is None
 
@@ -71,7 +71,7 @@ def test_files_and_folders_are_models(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("backends")
-def test_a_bare_name_is_openais_only_where_there_is_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bare_name_is_an_openai_model_only_if_there_is_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownName, match="'nearset'.*nearest.*OPENAI_API_KEY"):  # noqa: RUF043
         load.load_model("nearset")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -80,7 +80,7 @@ def test_a_bare_name_is_openais_only_where_there_is_a_key(monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("backends")
 @pytest.mark.parametrize("path", ["./none", "/none", "~/none/none", "none.gguf"])
-def test_a_path_to_nothing_is_no_provider(path: str) -> None:
+def test_a_missing_path_is_not_taken_for_a_provider(path: str) -> None:
     with pytest.raises(InvalidInput, match="no such file or folder"):
         load.load_model(path)
 
@@ -92,7 +92,7 @@ def test_an_unknown_model_lists_the_forms_and_the_registered_backends() -> None:
         assert form in str(caught.value)
 
 
-def test_without_a_name_nearest_stands_in_for_a_local_model_that_is_not_there_and_says_so(
+def test_without_a_name_nearest_replaces_a_missing_local_model_and_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
@@ -106,7 +106,7 @@ def test_without_a_name_nearest_stands_in_for_a_local_model_that_is_not_there_an
 
 
 @pytest.mark.usefixtures("backends")
-def test_without_a_name_the_local_model_is_taken_and_its_limits_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_name_the_local_model_is_used_and_its_limits_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert load.load_model(None).name == "foo(local|)"
     assert "too small to simulate an environment for training" in capsys.readouterr().err
 

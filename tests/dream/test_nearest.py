@@ -36,13 +36,13 @@ async def test_the_first_exact_demonstration_wins_over_better_ranked_similar_one
     assert prediction.observation == HALL
 
 
-async def test_a_recorded_end_without_reward_is_no_success() -> None:
+async def test_a_recorded_end_without_reward_is_not_a_success() -> None:
     lost = transition(HALL, act("wait"), "you fall asleep.", terminated=True)
     prediction = await NearestModel().predict(query(HOUSE, HALL, act("wait"), lost))
     assert (prediction.terminated, prediction.success) == (True, False)
 
 
-async def test_a_text_action_never_recorded_here_is_refused_as_this_state_refused() -> None:
+async def test_an_unrecorded_text_action_is_refused_as_another_action_was_in_this_state() -> None:
     won = transition(HALL, act("take coin"), "you take the coin.", reward=1.0, terminated=True)
     elsewhere = transition(HALL, act("fly"), f"no wings. {HALL}", HALL, is_error=True)
     here = transition(KITCHEN, act("jump"), f"unknown action. {KITCHEN}", KITCHEN, is_error=True)
@@ -53,13 +53,13 @@ async def test_a_text_action_never_recorded_here_is_refused_as_this_state_refuse
     assert prediction.provenance.tier is Tier.MODEL
 
 
-async def test_a_refusal_of_another_state_is_told_with_the_current_state() -> None:
+async def test_a_refusal_from_another_state_is_repeated_with_the_current_state() -> None:
     elsewhere = transition(HALL, act("fly"), f"unknown action. {HALL}", HALL, is_error=True)
     prediction = await NearestModel().predict(query(HOUSE, KITCHEN, act("coin"), elsewhere))
     assert (prediction.observation, prediction.next_state) == (f"unknown action. {KITCHEN}", KITCHEN)
 
 
-async def test_a_refusal_that_moved_the_world_is_no_model_for_refusing() -> None:
+async def test_a_refusal_that_changed_the_state_is_not_repeated() -> None:
     moved = transition(KITCHEN, act("fly"), HALL, is_error=True)
     still = transition(HALL, act("fly"), f"unknown action. {HALL}", HALL, is_error=True)
     prediction = await NearestModel().predict(query(HOUSE, KITCHEN, act("coin"), moved, still))
@@ -73,7 +73,7 @@ async def test_without_any_recorded_refusal_the_nearest_answers_but_never_with_s
     assert (prediction.success, prediction.terminated) == (False, False)
 
 
-def test_arguments_of_the_action_stand_where_the_recorded_ones_stood() -> None:
+def test_arguments_of_the_action_replace_the_recorded_ones() -> None:
     substitution = Substitution(book("Ann Lee", 2), book("Bo", 3))
     assert substitution("2 seats for Ann Lee, ref Z12, 2.5 EUR") == "3 seats for Bo, ref Z12, 2.5 EUR"
 
@@ -99,13 +99,13 @@ async def test_a_call_that_no_recording_shows_has_no_answer() -> None:
         await NearestModel().predict(query(DESK, "desk", book("Bo", 1), seen))
 
 
-async def test_of_a_server_that_tells_no_state_only_ends_are_repeated() -> None:
+async def test_a_step_of_a_server_without_states_is_not_repeated_if_it_is_not_an_end() -> None:
     seen = transition("desk", book("Ann", 2), "2 seats for Ann")
     with pytest.raises(NotRecorded):
         await NearestModel().predict(query(DESK, "desk", book("Ann", 2), seen))
 
 
-async def test_nothing_recorded_is_an_error_that_says_how_to_record() -> None:
+async def test_without_recordings_the_error_says_how_to_record() -> None:
     with pytest.raises(PredictionError, match=r"'house'.*dreamgym collect.*dreamgym seed"):
         await NearestModel().predict(query(HOUSE, KITCHEN, act("look")))
 

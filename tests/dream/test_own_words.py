@@ -18,7 +18,7 @@ def left(*steps: Step) -> list[tuple[JsonObject, str]]:
     return [(action.arguments, result.observation) for action, result in without_own_words(HOUSE, TASK, steps)]
 
 
-def test_words_of_arguments_that_tools_task_and_answers_did_not_use_are_gone() -> None:
+def test_argument_words_that_tools_task_and_answers_did_not_use_are_removed() -> None:
     steps = [
         (act("to the hall east"), StepResult(observation="a drawer.")),
         (act("open drawer"), StepResult(observation="ok")),
@@ -27,7 +27,7 @@ def test_words_of_arguments_that_tools_task_and_answers_did_not_use_are_gone() -
 
 
 @pytest.mark.parametrize("echo", ["{}", "unknown: {}", '{{"said": {}}}'])
-def test_an_answer_that_repeats_the_agent_repeats_what_is_left_of_it(echo: str) -> None:
+def test_an_answer_that_repeats_the_agents_words_loses_them_too(echo: str) -> None:
     said = f'{CLAIM}\n"now"'
     observation = echo.format(json.dumps(said) if echo.startswith("{{") else said)
     later = (act("look"), StepResult(observation=f"a note: {said}", info={"structured": {"note": said}}))
@@ -35,13 +35,13 @@ def test_an_answer_that_repeats_the_agent_repeats_what_is_left_of_it(echo: str) 
     assert "accomplished" not in json.dumps([step.model_dump() for pair in shown for step in pair])
 
 
-def test_a_text_in_which_another_one_stands_is_gone_as_a_whole() -> None:
+def test_a_text_that_contains_another_text_of_the_agent_is_removed_as_a_whole() -> None:
     longer = f"{CLAIM}, and once more: {CLAIM}"
     steps = [(act(CLAIM), StepResult(observation="no.")), (act(longer), StepResult(observation=f"no {longer}."))]
     assert "accomplished" not in str(left(*steps))
 
 
-def test_what_an_answer_says_of_itself_stays_though_the_agent_guessed_a_word_of_it() -> None:
+def test_the_own_words_of_an_answer_stay_although_the_agent_guessed_one_of_them() -> None:
     steps = [(act("east silver"), StepResult(observation="you take the silver coin."))]
     assert left(*steps) == [({"command": "east "}, "you take the silver coin.")]
 

@@ -42,11 +42,11 @@ def shown(messages: list[Message]) -> str:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_prompt_of_a_step_reads_as_it_did(form: PromptForm) -> None:
+def test_the_prompt_of_a_step_matches_its_snapshot(form: PromptForm) -> None:
     assert shown(step_messages(asked(), form)) == (SNAPSHOTS / f"step_{form}.txt").read_text(encoding="utf-8")
 
 
-def test_the_prompt_of_the_judge_reads_as_it_did() -> None:
+def test_the_prompt_of_the_judge_matches_its_snapshot() -> None:
     given = asked()
     text = shown(judge_messages(HOUSE, given.task, [(step.action, step.result) for step in given.history]))
     assert text == (SNAPSHOTS / "judge.txt").read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def test_whatever_the_agent_writes_the_prompt_keeps_its_tags(command: str) -> No
     assert json.loads(line) == {"tool": "act", "arguments": {"command": command}}
 
 
-def test_what_is_too_long_for_a_small_model_loses_its_worst_recordings_then_its_oldest_steps() -> None:
+def test_a_prompt_too_long_for_a_small_model_loses_its_worst_recordings_and_then_its_oldest_steps() -> None:
     long = [transition(f"room {n}. {'x' * 5_000}", act("look"), f"seen {n}.") for n in range(5)]
     steps = tuple(transition(f"state {n}. {'y' * 3_000}", act("wait"), f"waited {n}.") for n in range(4))
     text = shown(step_messages(query(HOUSE, HALL, act("look"), *long, history=steps), "turns"))
@@ -138,6 +138,6 @@ def test_no_empty_reasoning_is_shown_as_an_example() -> None:
         assert '"reasoning": "Nobody can fly."' in text
 
 
-def test_an_action_that_is_too_long_by_itself_is_asked_all_the_same() -> None:
+def test_an_action_that_is_too_long_by_itself_still_gets_a_prompt() -> None:
     messages = step_messages(query(HOUSE, HALL, act("z" * 30_000), *RECORDED, history=HISTORY), "turns")
     assert [message.role for message in messages] == ["system", "user"]

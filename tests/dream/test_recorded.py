@@ -35,14 +35,14 @@ def test_only_a_deterministic_environment_has_recorded_answers(deterministic: bo
     ],
     ids=["real", "repeated", "invented", "invented and remembered", "changed nothing"],
 )
-def test_a_state_that_was_invented_on_the_way_earns_nothing(step: Transition, earns: bool) -> None:
+def test_a_recorded_success_after_an_invented_state_earns_nothing(step: Transition, earns: bool) -> None:
     asked = query(HOUSE, HALL, act("take coin"), WON, history=(step,))
     said = repeat(asked, asked.demonstrations[0])
     assert (said.success, said.terminated) == (earns, earns)
     assert said.observation == "you take the coin."
 
 
-def test_where_the_task_checks_the_state_itself_a_recorded_success_may_be_claimed_after_learned_changes() -> None:
+def test_a_recorded_success_may_follow_predicted_changes_if_the_task_checks_the_state_itself() -> None:
     spec = HOUSE.model_copy(update={"state": StateSchema(values={"coins": "integer"})})
     before, after = as_text({"coins": 0}), as_text({"coins": 1})
     won = transition(before, act("take coin"), "taken", after, reward=1.0, terminated=True)

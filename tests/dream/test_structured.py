@@ -114,7 +114,7 @@ async def test_a_text_that_follows_from_the_structured_content_is_not_asked_for(
     assert properties["observation"] == {"type": ["string", "null"]}
 
 
-async def test_a_text_that_says_something_else_is_asked_for_beside_it() -> None:
+async def test_a_text_that_differs_from_the_structured_content_is_asked_for_beside_it() -> None:
     prediction, llm = await predicted(said(observation="One entity: Bo."), shown=[WORDED])
     assert (prediction.observation, prediction.structured) == ("One entity: Bo.", found("Bo"))
     properties = llm.schemas[0]["properties"]
@@ -123,7 +123,7 @@ async def test_a_text_that_says_something_else_is_asked_for_beside_it() -> None:
 
 
 @pytest.mark.parametrize("shown", [[ANN], [WORDED], []], ids=["derived", "worded", "nothing recorded"])
-async def test_the_schema_that_is_asked_under_holds_the_tools_own_with_its_references(shown: list[Transition]) -> None:
+async def test_the_schema_of_the_question_contains_the_tools_own_with_its_references(shown: list[Transition]) -> None:
     _, llm = await predicted(said(observation="x"), shown=shown)
     asked = Draft202012Validator(llm.schemas[0])
     asked.check_schema(llm.schemas[0])
@@ -133,7 +133,7 @@ async def test_the_schema_that_is_asked_under_holds_the_tools_own_with_its_refer
     assert not asked.is_valid(json.loads(said(observation="x", structured={})))
 
 
-async def test_a_tool_without_an_output_schema_is_asked_as_ever() -> None:
+async def test_a_tool_without_an_output_schema_is_asked_without_structured_content() -> None:
     plain = {key: value for key, value in json.loads(said(observation="x")).items() if key != "structured"}
     prediction, llm = await predicted(json.dumps(plain), tool="plain")
     assert prediction.structured is None
@@ -150,7 +150,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("text", FAULTS.values(), ids=FAULTS.keys())
-async def test_an_answer_off_the_output_schema_is_asked_for_again_with_its_fault(text: str) -> None:
+async def test_an_answer_that_breaks_the_output_schema_is_asked_for_again_with_its_fault(text: str) -> None:
     prediction, llm = await predicted(text, said())
     assert prediction.structured == found("Bo")
     assert len(llm.asked) == 2
@@ -158,7 +158,7 @@ async def test_an_answer_off_the_output_schema_is_asked_for_again_with_its_fault
 
 
 @pytest.mark.parametrize("text", FAULTS.values(), ids=FAULTS.keys())
-async def test_off_the_output_schema_twice_is_an_error_and_no_guess(text: str) -> None:
+async def test_a_second_answer_that_breaks_the_output_schema_is_an_error(text: str) -> None:
     with pytest.raises(PredictionError, match="not even when asked again"):
         await predicted(text, text)
 
@@ -191,7 +191,7 @@ async def test_a_predicted_line_for_a_picture_becomes_the_recorded_picture() -> 
     assert prediction.observation == "See:\n[image image/png]"
 
 
-async def test_the_prompt_says_structured_content_once() -> None:
+async def test_the_prompt_contains_structured_content_once() -> None:
     earlier = (recorded(find("Cy"), dumped(found("Cy")), found("Cy")),)
     asked = query(MEMORY, "s", find("Bo"), ANN, history=earlier)
     forms: tuple[PromptForm, ...] = ("data", "turns")
@@ -202,12 +202,12 @@ async def test_the_prompt_says_structured_content_once() -> None:
         assert '"structured": for a tool with an outputSchema' in text
 
 
-async def test_a_text_that_says_something_else_stands_beside_its_structured_content_in_the_prompt() -> None:
+async def test_a_text_that_differs_from_its_structured_content_stands_beside_it_in_the_prompt() -> None:
     text = step_messages(query(MEMORY, "s", find("Bo"), WORDED), "data")[-1].content
     assert '"observation": "One entity: Ann.", "structured": {"entities"' in text
 
 
-async def test_a_recording_that_lost_its_structured_content_has_it_in_its_text() -> None:
+async def test_lost_structured_content_of_a_recording_is_read_from_its_text() -> None:
     lost = recorded(find("Ann"), dumped(found("Ann")), None)
     prediction, _ = await predicted(said(), shown=[lost])
     assert prediction.observation == dumped(found("Bo"))
@@ -237,7 +237,7 @@ async def test_a_wording_makes_every_text_that_it_was_learned_from(
 
 
 @given(objects, st.text(min_size=1))
-async def test_no_wording_is_found_where_the_text_is_another(structured: JsonObject, text: str) -> None:
+async def test_a_wording_is_found_only_if_it_reproduces_the_text(structured: JsonObject, text: str) -> None:
     result = StepResult(observation=f"#{text}#", info={"structured": structured})
     wording = wording_of([result])
     assert wording is None or wording.text(structured) == result.observation
@@ -267,7 +267,7 @@ async def test_a_text_may_be_one_field_as_it_is_or_as_json(text: str, structured
         ({"type": "object", "properties": {}, "required": [], "additionalProperties": {"type": "string"}}, False),
     ],
 )
-async def test_hosted_models_are_asked_strictly_only_under_schemas_that_they_take_so(
+async def test_hosted_models_are_asked_strictly_only_if_they_accept_the_schema_as_strict(
     output: JsonObject, strict: bool
 ) -> None:
     spec = EnvironmentSpec(

@@ -61,7 +61,7 @@ def test_reads_after_writes_agree_with_reality_over_sessions_of_twenty_calls() -
 
 
 @pytest.mark.anyio
-async def test_nearest_has_no_answer_to_a_call_whose_effect_nobody_can_tell() -> None:
+async def test_nearest_has_no_answer_to_a_call_whose_effect_cannot_be_learned() -> None:
     *shown, step = recordings("stamp", 12, seed=1)
     with pytest.raises(PredictionError, match="'stamp' do not show what this call does"):
         await NearestModel().predict(query(SPEC, step.state, step.action, *shown))

@@ -99,7 +99,7 @@ async def test_a_picture_is_repeated_to_the_letter() -> None:
     assert (await made.step(ToolCall(name="show_map"))).content == [IMAGE]
 
 
-async def test_what_no_recording_shows_is_not_answered_and_the_session_goes_on() -> None:
+async def test_a_call_that_no_recording_shows_is_not_answered_and_the_session_goes_on() -> None:
     made, _ = await dream()
     with pytest.raises(NotRecorded, match="record more calls"):
         await made.step(ToolCall(name="cancel", arguments={"name": "Ann"}))
@@ -136,7 +136,7 @@ async def test_recordings_that_could_not_be_read_once_are_learned_from_at_the_ne
     assert (await made.step(ToolCall(name="list_bookings"))).observation == "Ann"
 
 
-async def test_an_answer_off_its_output_schema_is_not_given() -> None:
+async def test_an_answer_that_breaks_its_output_schema_is_not_given() -> None:
     made, _ = await dream(recorded(4, step("book", {"name": "Eve"}, "no seats were told", {})))
     with pytest.raises(NotRecorded):
         await made.step(ToolCall(name="book", arguments={"name": "Eve"}))
@@ -148,7 +148,7 @@ async def test_without_views_nothing_is_concluded() -> None:
         await made.step(ToolCall(name="list_bookings"))
 
 
-async def test_what_is_recorded_of_one_world_is_not_said_of_another() -> None:
+async def test_recordings_of_one_world_do_not_answer_for_another() -> None:
     spec = SPEC.model_copy(update={"deterministic": True})
     buffer = MemoryBuffer(TrigramEncoder())
     await buffer.add(
@@ -162,7 +162,7 @@ async def test_what_is_recorded_of_one_world_is_not_said_of_another() -> None:
         await made.step(ToolCall(name="list_bookings"))
 
 
-async def test_a_language_model_is_shown_what_was_read_where_this_session_began() -> None:
+async def test_a_language_model_is_shown_what_was_read_in_the_world_of_this_session() -> None:
     said: list[str] = []
 
     def answer(messages: Sequence[Message]) -> str:

@@ -80,7 +80,7 @@ def answer(observation: str, *, error: bool = False) -> str:
     )
 
 
-async def test_every_call_is_asked_with_what_was_recorded_before_it_and_never_with_what_was_predicted() -> None:
+async def test_every_call_is_asked_with_the_recorded_steps_before_it_and_never_with_predicted_ones() -> None:
     model = Asked()
     await predicted(SPEC, model, TWO, without=[Part.VIEWS])
     assert [query.history for query in model.queries] == [TWO.transitions[:n] for n in range(4)]
@@ -130,7 +130,7 @@ async def test_arguments_that_the_schema_forbids_are_refused_without_asking_the_
     assert ["not of type 'integer'" in call.got.observation for call in calls if call.got] == [True, False]
 
 
-async def test_an_answer_off_the_output_schema_is_counted_for_the_tools_that_have_one() -> None:
+async def test_an_answer_that_breaks_the_output_schema_is_counted_for_the_tools_that_have_one() -> None:
     class Textual(Asked):
         async def predict(self, query: Query) -> Prediction:
             return (await super().predict(query)).model_copy(update={"structured": None})
@@ -181,7 +181,7 @@ async def test_the_real_system_is_played_call_by_call_from_a_fresh_start() -> No
     assert counter.closed
 
 
-async def test_calls_after_one_without_an_answer_are_not_compared_with_a_world_nobody_knows() -> None:
+async def test_calls_after_one_without_an_answer_are_not_compared_in_an_unknown_state() -> None:
     counter = Counter(dies_at=3)
     calls = await all_of(played_again(SPEC, lambda: counter, [TWO, ONE]))
     assert [call.got is not None for call in calls] == [True, True, False, False, True, True]
@@ -251,7 +251,7 @@ def test_a_split_is_by_trajectory_and_fixed_by_its_seed() -> None:
 
 
 @pytest.mark.parametrize(("share", "held_out"), [(0.0, 1), (1.0, 9)])
-def test_one_trajectory_at_least_is_on_either_side(share: float, held_out: int) -> None:
+def test_each_side_of_a_split_has_at_least_one_trajectory(share: float, held_out: int) -> None:
     recorded = [played(str(i), (add(1), counted(1))) for i in range(10)]
     assert len(split(recorded, share, seed=0)[1]) == held_out
 

@@ -29,7 +29,7 @@ def test_the_errors_are_means_over_the_recorded_steps() -> None:
     assert found.vacuous
 
 
-def test_where_a_check_decides_its_verdict_on_the_state_is_the_reward() -> None:
+def test_the_verdict_of_a_check_on_the_state_counts_as_the_reward() -> None:
     calls = [
         case("a", "b", "b", accomplished=True, claimed=True),
         case("a", "b", "b", accomplished=True, claimed=False),
@@ -39,7 +39,7 @@ def test_where_a_check_decides_its_verdict_on_the_state_is_the_reward() -> None:
     assert bound(calls, gamma=0.9).eps_reward.mean == 0.5
 
 
-def test_rewards_larger_than_1_are_errors_in_their_own_unit() -> None:
+def test_errors_of_rewards_larger_than_1_are_in_the_unit_of_the_reward() -> None:
     ten = StepResult(observation="won", reward=10.0)
     calls = [case("a", "b", "b", recorded=ten), case("a", "b", "b", recorded=ten, got=StepResult(observation="won"))]
     found = bound(calls, gamma=0.9, max_reward=10.0)
@@ -47,7 +47,7 @@ def test_rewards_larger_than_1_are_errors_in_their_own_unit() -> None:
     assert found.largest_return == pytest.approx(100.0)
 
 
-def test_a_vacuous_bound_is_said_to_be_vacuous_and_another_one_to_guarantee_nothing() -> None:
+def test_the_report_calls_a_vacuous_bound_vacuous_and_says_that_any_other_guarantees_nothing() -> None:
     wrong = bound([case("a", "b", "c")], gamma=0.9, divergence=0.001)
     words = " ".join(map(plain, bound_notes(wrong)))
     assert "vacuous: the terms taken off, 363.6, are no less than the largest possible return, 10." in words
@@ -58,7 +58,7 @@ def test_a_vacuous_bound_is_said_to_be_vacuous_and_another_one_to_guarantee_noth
     assert "averages" in right
 
 
-def test_the_bound_says_something_exactly_below_the_stated_error() -> None:
+def test_the_bound_is_informative_if_and_only_if_the_error_is_below_the_limit() -> None:
     for gamma in (0.5, 0.9, 0.95, 0.99):
         limit = bound([], gamma=gamma).informative_below
         for error, informative in ((0.99 * limit, True), (1.01 * limit, False)):

@@ -25,7 +25,7 @@ def predictions(n: int, *, telling: bool, seed: int = 0) -> list[Compared]:
     return calls
 
 
-def test_a_telling_feature_separates_right_from_wrong_and_beats_the_base_rate() -> None:
+def test_an_informative_feature_separates_right_from_wrong_and_beats_the_base_rate() -> None:
     found = calibrated(predictions(600, telling=True), model="m", env="e", seed=0)
     assert found is not None
     assert found.auroc is not None
@@ -36,7 +36,7 @@ def test_a_telling_feature_separates_right_from_wrong_and_beats_the_base_rate() 
     assert sum(one.right.n for one in found.bins) == found.measured_on
 
 
-def test_a_feature_that_tells_nothing_leaves_the_base_rate() -> None:
+def test_an_uninformative_feature_gives_no_more_than_the_base_rate() -> None:
     found = calibrated(predictions(600, telling=False), model="m", env="e", seed=0)
     assert found is not None
     assert found.brier.mean == pytest.approx(found.brier_of_base_rate, abs=0.02)
@@ -52,7 +52,7 @@ def test_no_trajectory_is_both_fitted_on_and_measured_on() -> None:
     assert (found.fitted_on, found.measured_on) == (100, 100)
 
 
-def test_what_no_model_was_asked_for_calibrates_nothing() -> None:
+def test_answers_without_a_model_are_not_used_for_calibration() -> None:
     calls = [case("a", "b", "b", trajectory=name) for name in "abc"]
     assert calibrated(calls, model="m", env="e", seed=0) is None
     assert fitted(calls, model="m", env="e") is None
@@ -73,21 +73,21 @@ def test_what_no_model_was_asked_for_calibrates_nothing() -> None:
         ([0.9, 0.5], [True, True], None),
     ],
 )
-def test_the_area_is_how_often_the_right_one_has_more(
+def test_the_auroc_is_the_share_of_pairs_in_which_the_right_one_scores_higher(
     given: list[float], right: list[bool], area: float | None
 ) -> None:
     assert auroc(given, right) == area
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1))
-def test_the_area_turns_around_with_the_order(pairs: list[tuple[float, bool]]) -> None:
+def test_the_auroc_of_reversed_scores_is_one_minus_the_auroc(pairs: list[tuple[float, bool]]) -> None:
     scores, right = [p for p, _ in pairs], [y for _, y in pairs]
     area = auroc(scores, right)
     if area is not None:
         assert auroc([-p for p in scores], right) == pytest.approx(1 - area)
 
 
-def test_right_is_answer_state_reward_and_end() -> None:
+def test_a_prediction_is_right_if_answer_state_reward_and_end_are_right() -> None:
     assert case("a", "b", "b").is_right
     assert not case("a", "b", "c").is_right
     assert not case("a", "b", None).is_right

@@ -98,7 +98,7 @@ def test_a_recording_that_the_real_server_no_longer_gives_is_a_difference(tmp_pa
     assert "recorded  count 7\n      got       count 1" in printed
 
 
-def test_what_was_redacted_in_the_recording_is_redacted_before_it_is_compared(
+def test_real_answers_are_redacted_like_the_recording_before_they_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
@@ -125,7 +125,7 @@ def test_a_real_server_that_dies_has_no_answer_and_the_report_says_why(tmp_path:
         (["--against", "real", "--trajectories", "nowhere.jsonl"], "there is no such file"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(arguments: list[str], reason: str, tmp_path: Path) -> None:
+def test_options_that_make_no_sense_are_refused(arguments: list[str], reason: str, tmp_path: Path) -> None:
     env = folder(tmp_path, RECORDED)
     with pytest.raises(InvalidInput, match=reason):
         CliRunner().invoke(app, ["check", env, *arguments], catch_exceptions=False)

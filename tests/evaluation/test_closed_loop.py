@@ -97,7 +97,7 @@ async def test_a_dream_that_refuses_everything_is_found_by_the_calls_that_realit
     assert recorded.replay.success.mean == 1.0  # the calls were good
 
 
-async def test_an_episode_that_the_dream_does_not_answer_is_reported_apart_and_is_no_success() -> None:
+async def test_an_episode_that_the_dream_does_not_answer_is_reported_separately_and_is_not_a_success() -> None:
     result = await looped(DeskModel(unsure))
     recorded = of(result, "recorded")
     assert recorded.dream_unanswered == 2  # ship-2 and refund-2
@@ -107,7 +107,7 @@ async def test_an_episode_that_the_dream_does_not_answer_is_reported_apart_and_i
     assert recorded.real.n == 8
 
 
-async def test_an_environment_that_fails_in_reality_is_reported_apart() -> None:
+async def test_a_real_environment_that_fails_is_reported_separately() -> None:
     result = await looped(DeskModel(), lambda: Desk(fails_at="O-3"))
     recorded = of(result, "recorded")
     assert recorded.real_unanswered == 2
@@ -139,13 +139,13 @@ async def test_an_episode_that_ends_out_of_support_is_not_answered() -> None:
     assert recorded.replay.calls == 0
 
 
-async def test_tasks_whose_outcome_nobody_can_tell_are_left_out_and_counted() -> None:
+async def test_tasks_with_an_undecidable_outcome_are_left_out_and_counted() -> None:
     unchecked = [one.model_copy(update={"metadata": {}}) for one in (task(1), task(2))]
     result = await looped(DeskModel(), tasks=[*unchecked, task(3)])
     assert (result.tasks, result.undecided) == (1, 2)
 
 
-async def test_where_reality_does_not_tell_its_state_nobody_can_tell() -> None:
+async def test_outcomes_are_undecided_if_the_real_environment_does_not_show_its_state() -> None:
     result = await looped(DeskModel(), lambda: Desk(tells=False))
     assert (result.tasks, result.undecided) == (0, 8)
 
@@ -155,7 +155,7 @@ async def test_a_task_that_some_player_does_not_know_is_left_out_for_all() -> No
     assert (result.tasks, result.unknown_to_players) == (1, 1)
 
 
-async def test_no_task_that_all_players_know_is_an_error_that_says_what_is_needed() -> None:
+async def test_without_a_task_that_all_players_know_the_error_says_what_is_needed() -> None:
     with pytest.raises(InvalidInput, match="knows only the recorded tasks"):
         await looped(DeskModel(), tasks=[task(7)])
 
@@ -202,7 +202,7 @@ def saying(name: str, command: str) -> ScriptedPlayer:
     return ScriptedPlayer(name, lambda task: repeating([ToolCall(name="act", arguments={"command": command})]))
 
 
-async def test_where_the_environment_ends_its_tasks_its_reward_tells() -> None:
+async def test_the_reward_decides_if_the_environment_ends_its_tasks() -> None:
     lamp = Task(id="lamp", env="lamp", instruction="light")
     players = [saying("expert", "on"), saying("random", "off")]
     result = await closed_loop(TEXT, players, [lamp], lambda: Lamp(easy=True), Lamp)
@@ -238,7 +238,7 @@ async def test_calls_after_the_real_end_are_not_valid() -> None:
     assert result.replay.valid.mean == 0.5
 
 
-async def test_what_a_tools_schema_forbids_is_refused_at_the_door_of_both_worlds() -> None:
+async def test_a_call_that_the_schema_forbids_is_refused_in_the_dream_and_in_reality() -> None:
     wrong = ScriptedPlayer("expert", lambda task: repeating([ToolCall(name="act", arguments={"word": "on"})]))
     result = await closed_loop(TEXT, [wrong], [Task(id="lamp", env="lamp", instruction="")], Lamp, Lamp)
     assert result.replay.same.mean == 1.0
@@ -314,7 +314,7 @@ async def test_many_episodes_come_back_in_their_order_and_the_first_error_ends_t
         await play_many([broken_at_once] * 2, range(4))
 
 
-async def test_an_answer_that_looks_like_a_state_is_none() -> None:
+async def test_an_answer_that_looks_like_a_state_is_not_taken_for_one() -> None:
     said = StepResult(observation=as_text({"orders": {"O-1": {"order_id": "O-1", "status": "shipped"}}}))
 
     class Echo(Desk):
@@ -338,7 +338,7 @@ def test_ranks_keep_the_order_and_sum_as_if_there_were_no_ties(numbers: list[flo
 
 
 @given(values, st.integers(1, 5), st.integers(-5, 5))
-def test_a_rank_correlation_knows_only_the_order(numbers: list[float], factor: int, shift: int) -> None:
+def test_a_rank_correlation_depends_only_on_the_order(numbers: list[float], factor: int, shift: int) -> None:
     found = spearman(numbers, [factor * number**3 + shift for number in numbers])
     if len(set(numbers)) == 1:
         assert found is None

@@ -29,20 +29,20 @@ def played(name: str, *steps: tuple[str, str], world: str = "") -> Trajectory:
     )
 
 
-def test_the_same_done_in_the_same_task_with_another_outcome_is_a_contradiction() -> None:
+def test_another_outcome_of_the_same_calls_in_the_same_task_is_a_contradiction() -> None:
     one = played("one", ("O-1", "paid"), ("O-2", "paid"))
     other = played("other", ("O-1", "paid"), ("O-2", "shipped"), ("O-2", "shipped"))
     assert contradicted(WORDS, [one, other]) == {("one", 2), ("other", 2)}
 
 
-def test_after_other_actions_or_in_another_task_another_outcome_is_none() -> None:
+def test_another_outcome_after_other_actions_or_in_another_task_is_not_a_contradiction() -> None:
     one = played("one", ("O-1", "paid"), ("O-2", "paid"))
     later = played("later", ("O-3", "paid"), ("O-1", "paid"), ("O-2", "shipped"))
     elsewhere = played("elsewhere", ("O-1", "shipped"), world="u")
     assert contradicted(WORDS, [one, later, elsewhere]) == set()
 
 
-async def test_where_the_whole_state_is_known_it_decides_whatever_was_done_before() -> None:
+async def test_a_completely_known_state_decides_whatever_was_done_before() -> None:
     first, second = await recorded(task(1), call("get", "O-1")), await recorded(task(2), call("get", "O-1"))
     assert contradicted(SPEC, [first, second]) == set()
     lying = second.transitions[0].model_copy(update={"next_state": as_text({**START, "orders": {}})})
@@ -50,7 +50,7 @@ async def test_where_the_whole_state_is_known_it_decides_whatever_was_done_befor
     assert contradicted(SPEC, [first, other]) == {(first.id, 1), (other.id, 1)}
 
 
-def test_what_earlier_calls_may_have_changed_is_not_held_against_a_deterministic_text_environment() -> None:
+def test_a_possible_effect_of_earlier_calls_is_not_a_contradiction_in_a_deterministic_text_environment() -> None:
     """The last answer is the state of a text environment: it is the same after different calls."""
     spec = WORDS.model_copy(update={"deterministic": True})
     closed = played("closed", ("O-1", "a door"), ("O-2", "it is locked"))
@@ -64,7 +64,7 @@ def test_what_earlier_calls_may_have_changed_is_not_held_against_a_deterministic
     ]
 
 
-def test_another_reward_for_the_same_is_a_contradiction() -> None:
+def test_another_reward_for_the_same_call_is_a_contradiction() -> None:
     one, other = played("one", ("O-1", "paid")), played("other", ("O-1", "paid"))
     result = other.transitions[0].result.model_copy(update={"reward": 1.0})
     other = other.model_copy(update={"transitions": (other.transitions[0].model_copy(update={"result": result}),)})

@@ -36,7 +36,7 @@ def test_costs_are_means_over_all_answered_steps_those_without_a_model_included(
     assert one.money == pytest.approx(0.0015)
 
 
-def test_what_is_not_known_is_said_and_not_guessed() -> None:
+def test_unknown_costs_are_reported_and_not_guessed() -> None:
     one = found(Prices())
     assert (one.money, one.faster_from_sessions, one.cheaper_from_steps) == (None, None, None)
     time, money = map(plain, cost_notes(one))
@@ -74,7 +74,7 @@ def test_the_break_even_in_steps_counts_what_the_recordings_cost() -> None:
     assert "never cheaper" in plain(cost_notes(found(as_dear, price=PRICE))[1])
 
 
-def test_nothing_is_compared_where_nothing_was_answered() -> None:
+def test_nothing_is_compared_if_nothing_was_answered() -> None:
     prices = Prices(real_seconds=1.0, real_price=1.0)
     one = cost([case("a", "b", None)], prices, known_transitions=3)
     assert (one.steps, one.seconds, one.faster_from_sessions, one.cheaper_from_steps) == (0, 0.0, None, None)
@@ -82,7 +82,7 @@ def test_nothing_is_compared_where_nothing_was_answered() -> None:
 
 
 @pytest.mark.parametrize("pair", ["real_price", "price=1", "real_price=dear", "real_seconds=0", "prompt=1"])
-def test_a_cost_that_means_nothing_is_refused_and_named(pair: str) -> None:
+def test_an_invalid_cost_is_refused_and_named(pair: str) -> None:
     with pytest.raises(InvalidInput, match=f"--cost.*{pair.partition('=')[0]}"):
         Prices.of([pair])
     assert Prices.of(["real_price=0.5", "real_parallel=4"]) == Prices(real_price=0.5, real_parallel=4)

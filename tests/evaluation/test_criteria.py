@@ -64,7 +64,7 @@ def test_the_exact_scores_of_known_cases(call: Compared, expected: dict[str, flo
     assert exact_scores(call, explicit=True) == pytest.approx(expected)
 
 
-def test_states_of_words_are_scored_by_their_words() -> None:
+def test_text_states_are_scored_by_their_words() -> None:
     call = case("in the hall", "in the red kitchen", "in the blue kitchen")
     assert exact_scores(call, explicit=False) == pytest.approx(scores(2 * 0.75, 2, 2, 2))
     still = case("in the hall", "in the kitchen", "in the hall")
@@ -79,7 +79,7 @@ async def test_a_perfect_model_has_2_everywhere_and_is_as_diverse_as_reality() -
     assert (found.judge, found.judged) == (None, 0)
 
 
-def test_one_outcome_for_everything_is_poorer_than_reality() -> None:
+def test_one_outcome_for_every_step_is_less_diverse_than_reality() -> None:
     calls = [case("a", f"b{i}", "b", recorded=StepResult(observation=str(i)), got=TOLD) for i in range(4)]
     assert criteria(calls, explicit=False).distinct == 0.25
 
@@ -88,7 +88,7 @@ def rubric(*numbers: int) -> str:
     return json.dumps({"reasoning": "because", "rubric_scores": dict(zip(CRITERIA, numbers, strict=True))})
 
 
-async def test_a_judge_scores_what_was_predicted_and_a_malformed_verdict_is_left_out() -> None:
+async def test_a_judge_scores_predictions_and_a_malformed_verdict_is_left_out() -> None:
     calls = [
         case(BEFORE, AFTER, AFTER, trajectory="one"),
         case(BEFORE, AFTER, BEFORE, trajectory="two"),
@@ -118,7 +118,7 @@ def test_the_judge_sees_state_action_and_outcome_and_nothing_that_is_recorded() 
     assert user.content.count("</action>") == 1
 
 
-def test_a_judge_is_shown_so_many_answered_steps() -> None:
+def test_a_judge_is_shown_a_fixed_number_of_answered_steps() -> None:
     calls = [case("a", "b", "b" if i % 2 else None, step=i) for i in range(4 * JUDGED)]
     sample = judged_sample(calls, seed=1)
     assert len(sample) == JUDGED

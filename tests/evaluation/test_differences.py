@@ -22,7 +22,7 @@ def named(pairs: tuple[Paired, ...]) -> dict[str, Paired]:
     return {one.measure: one for one in pairs}
 
 
-def test_the_difference_is_the_others_minus_the_ones_with_an_interval_that_pairs() -> None:
+def test_the_difference_is_the_second_setting_minus_the_first_with_a_paired_interval() -> None:
     found = named(paired(predictions(10), predictions(30), explicit=True))["state exact"]
     assert (found.one.mean, found.other.mean, found.difference.mean) == (0.25, 0.75, 0.5)
     assert 0.2 < found.difference.low < 0.5 < found.difference.high < 0.8
@@ -43,7 +43,7 @@ def test_only_steps_that_both_have_predicted_are_compared() -> None:
     assert found["state exact, fields changed: 5+"].difference.n == 0
 
 
-def test_states_of_words_have_no_score_of_fields() -> None:
+def test_text_states_have_no_score_of_fields() -> None:
     names = named(paired([case("a", "b", "b")], [case("a", "b", "c")], explicit=False))
     assert "F1 of changes" not in names
     assert names["state exact, changed"].difference.mean == -1.0

@@ -66,7 +66,7 @@ def measured(*arguments: str) -> FidelityReport:
         return FidelityReport.model_validate_json(Path([*arguments, *out][-1], "report.json").read_text())
 
 
-def test_a_folder_is_measured_and_the_report_says_the_same_in_three_forms(folder: str, tmp_path: Path) -> None:
+def test_a_folder_is_measured_and_the_report_has_the_same_numbers_in_three_forms(folder: str, tmp_path: Path) -> None:
     out = tmp_path / "runs" / "desk"
     printed = ran(folder, "--model", "nearest", "--held-out", "0.5", "--out", str(out)).stdout
     report = FidelityReport.model_validate_json((out / "report.json").read_text())
@@ -97,7 +97,7 @@ def test_the_same_seed_measures_the_same_and_another_holds_out_others(folder: st
     assert set(one.held_out) != set(other.held_out)
 
 
-def test_what_is_kept_is_not_predicted_again(folder: str, tmp_path: Path) -> None:
+def test_kept_predictions_are_not_made_again(folder: str, tmp_path: Path) -> None:
     first = ran(folder, "--model", "nearest", "--limit", "4", "--out", str(tmp_path / "out"))
     assert "predicted before" not in first.stderr
     (kept,) = (tmp_path / "out").glob("steps-*.jsonl")
@@ -110,7 +110,7 @@ def test_what_is_kept_is_not_predicted_again(folder: str, tmp_path: Path) -> Non
     assert len(still.read_text().splitlines()) > len(lines)
 
 
-def test_more_known_transitions_are_a_learning_curve_that_begins_with_nothing(
+def test_a_learning_curve_over_known_transitions_begins_at_0(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
@@ -172,14 +172,14 @@ def test_recordings_that_all_contradict_each_other_cannot_be_measured(folder: st
         (["--model", "nearest", "--trajectories", "nowhere.jsonl"], InvalidInput, "there is no such file"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_options_that_make_no_sense_are_refused(
     folder: str, arguments: list[str], error: type[Exception], reason: str
 ) -> None:
     with pytest.raises(error, match=reason):
         ran(folder, *arguments)
 
 
-def test_without_a_real_environment_a_closed_loop_is_attacks_alone_and_says_so(folder: str, tmp_path: Path) -> None:
+def test_without_a_real_environment_a_closed_loop_runs_only_the_attacks_and_says_so(folder: str, tmp_path: Path) -> None:
     result = ran(folder, "--model", "nearest", "--closed-loop", "1", "--out", str(tmp_path / "out"))
     assert "'desk' has no real environment" in result.stderr
     (one,) = FidelityReport.model_validate_json((tmp_path / "out" / "report.json").read_text()).measured

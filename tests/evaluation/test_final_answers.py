@@ -28,7 +28,7 @@ async def verdicts(
     return [one async for one in verdicts_on(SPEC, model, with_outcome(episodes), without=without)]
 
 
-async def test_where_the_task_has_a_check_it_decides_and_the_judge_is_measured_beside_it() -> None:
+async def test_the_check_of_a_task_decides_and_the_judge_is_measured_beside_it() -> None:
     episodes = [await ended(done=True, reward=1.0), await ended(done=False, reward=0.0)]
     found = final_answers(await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES] * 2)), *episodes))
     assert found is not None
@@ -53,7 +53,7 @@ async def test_without_check_and_judge_nothing_is_decided_and_nothing_rewarded()
         assert (found.decided.mean, found.reward.recall.mean, found.reward.precision.n) == (0.0, 0.0, 0)
 
 
-async def test_episodes_of_which_nobody_said_how_they_went_are_left_out() -> None:
+async def test_episodes_without_a_recorded_outcome_are_left_out() -> None:
     unknown = await ended(done=True, reward=None)
     assert await verdicts(DeskModel(), unknown) == []
     assert final_answers([]) is None

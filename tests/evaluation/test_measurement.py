@@ -53,7 +53,7 @@ def measuring(
     )
 
 
-async def test_a_fitted_model_is_measured_on_what_it_has_not_learned() -> None:
+async def test_a_fitted_model_is_measured_on_trajectories_that_it_was_not_trained_on() -> None:
     trajectories = await recordings()
     learned = {one.id for one in trajectories} - {trajectories[2].id, trajectories[5].id}
     found = material(SPEC, trajectories, held_out=0.9, learned=frozenset({*learned, "gone"}))
@@ -63,7 +63,7 @@ async def test_a_fitted_model_is_measured_on_what_it_has_not_learned() -> None:
         material(SPEC, trajectories, held_out=0.9, learned=frozenset(one.id for one in trajectories))
 
 
-async def test_an_interruption_leaves_what_there_is_and_the_next_start_goes_on(tmp_path: Path) -> None:
+async def test_an_interruption_keeps_partial_results_and_the_next_start_continues(tmp_path: Path) -> None:
     held = await given()
 
     def stop_after_five(text: str) -> None:
@@ -86,7 +86,7 @@ async def test_an_interruption_leaves_what_there_is_and_the_next_start_goes_on(t
 
 
 @pytest.mark.parametrize("changed", ["weights", "code"])
-async def test_predictions_of_other_weights_or_of_other_code_are_not_taken(
+async def test_predictions_of_other_weights_or_of_other_code_are_not_reused(
     changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = await given()
@@ -119,7 +119,7 @@ def test_any_change_of_a_prompt_or_of_the_method_changes_the_edition(tmp_path: P
     assert len(editions) == 6
 
 
-async def test_a_judge_is_not_asked_again_for_what_it_has_scored(tmp_path: Path) -> None:
+async def test_a_judge_is_not_asked_again_about_steps_that_it_has_scored(tmp_path: Path) -> None:
     held = await given()
     judge = ScriptedLLM([TWO] * 12)
     for _ in range(2):
@@ -129,7 +129,7 @@ async def test_a_judge_is_not_asked_again_for_what_it_has_scored(tmp_path: Path)
     assert len(judge.asked) == 12
 
 
-async def test_scores_that_other_code_asked_for_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scores_that_other_code_asked_for_are_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = await given()
     judge = ScriptedLLM([TWO] * 24)
     await measuring(held, wanted=WANTED._replace(judge=judge), out=tmp_path).run()
@@ -153,7 +153,7 @@ async def test_a_closed_loop_times_the_real_environment() -> None:
     assert plain(cost_notes(found.cost)[0]).startswith("Time: a step takes")
 
 
-async def test_without_the_real_environment_a_dream_is_attacked_all_the_same() -> None:
+async def test_a_dream_is_attacked_even_without_the_real_environment() -> None:
     one = measuring(await given(), model=DeskModel(gullible), wanted=WANTED._replace(closed_loop=2))
     await one.run()
     found = one.report()
@@ -162,7 +162,7 @@ async def test_without_the_real_environment_a_dream_is_attacked_all_the_same() -
     assert found.attacks.tasks == 2
 
 
-async def test_what_no_model_was_asked_for_writes_no_calibration(tmp_path: Path) -> None:
+async def test_without_answers_of_a_model_no_calibration_is_written(tmp_path: Path) -> None:
     one = measuring(await given())
     assert not one.save_calibration(tmp_path / "calibration.json")
     await one.run()
@@ -170,7 +170,7 @@ async def test_what_no_model_was_asked_for_writes_no_calibration(tmp_path: Path)
     assert (tmp_path / "calibration.json").is_file()
 
 
-async def test_what_has_not_begun_is_reported_as_nothing_and_is_no_failure() -> None:
+async def test_a_measurement_that_has_not_begun_gives_an_empty_report() -> None:
     found = measuring(await given()).report()
     assert (found.complete, found.steps.steps, found.calibration, found.worst) == (False, 0, None, ())
     assert (found.steps.answered.low, found.steps.answered.high) == (0.0, 1.0)

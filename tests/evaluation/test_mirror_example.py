@@ -92,7 +92,7 @@ def test_two_episodes_stand_side_by_side_and_the_longer_one_goes_on() -> None:
     assert list(beside(["DREAM", "> a"], ["REAL"])) == [f"{'DREAM':<{COLUMN}} | REAL", f"{'> a':<{COLUMN}} |"]
 
 
-def test_an_answer_that_nothing_said_is_no_answer() -> None:
+def test_a_plan_answers_not_found_if_no_result_contains_its_answer() -> None:
     from plans import NOT_FOUND, PLANS
 
     for plans in PLANS.values():
@@ -102,7 +102,7 @@ def test_an_answer_that_nothing_said_is_no_answer() -> None:
             assert plan.reply(said[1:]).tool_calls == (plan.calls[-1],)
 
 
-def test_a_task_of_the_recordings_is_told_from_every_other_by_its_instruction() -> None:
+def test_no_instruction_of_a_recorded_task_contains_another_one() -> None:
     from plans import PLANS
 
     told = [plan.instruction for plans in PLANS.values() for plan in plans]

@@ -184,7 +184,7 @@ def test_without_matplotlib_the_page_says_how_to_get_plots(monkeypatch: pytest.M
     assert rate(wilson(15, 20)) in found
 
 
-def test_the_tables_say_what_was_measured_on_what() -> None:
+def test_the_tables_show_the_measured_data_and_the_results() -> None:
     text = as_text(report(measured("a", 15)))
     assert text.startswith(
         "desk: 21 steps of 20 held-out trajectories predicted, each after what was recorded before it; "
@@ -232,7 +232,7 @@ def test_the_worst_predictions_are_shown_one_of_each_tool_before_a_second() -> N
     assert worst(many, explicit=False)[0].got == "no answer: no idea"
 
 
-def test_what_changed_stands_beside_the_answers() -> None:
+def test_changes_are_shown_beside_the_answers() -> None:
     (one,) = worst([case(BEFORE, AFTER, world(a=3))], explicit=True)
     assert (one.recorded_changes, one.got_changes) == (("/things/t/a = 2",), ("/things/t/a = 3",))
     (gone,) = worst([case(BEFORE, world(), BEFORE)], explicit=True)

@@ -44,7 +44,7 @@ async def test_the_recorded_player_makes_the_recorded_calls() -> None:
     assert await calls("recorded", desk.task(1)) == SHIP_1
 
 
-async def test_of_several_recordings_of_a_task_one_that_accomplished_it_is_played() -> None:
+async def test_a_recording_that_accomplished_its_task_is_played_before_others() -> None:
     poor = await desk.recorded(desk.task(1), call("get", "O-1"))
     (player, *_) = players_of(SPEC, [poor, *await desk.recordings()])
     behaviour = player.behaviour(desk.task(1))
@@ -109,7 +109,7 @@ async def test_a_player_stops_when_the_result_is_done() -> None:
         assert counted.steps <= 1
 
 
-async def test_the_tasks_of_recordings_begin_with_those_that_a_check_tells_about_and_that_were_accomplished() -> None:
+async def test_the_tasks_of_recordings_begin_with_checked_ones_that_were_accomplished() -> None:
     recorded = [await desk.recorded(desk.task(i, checked=i % 2 == 0), call("get", "O-1")) for i in (1, 2, 3, 4, 4)]
     recorded.append(await desk.recorded(desk.task(6), call("ship", "O-6")))
     assert [task.id for task in tasks_of(recorded)] == ["ship-6", "ship-2", "ship-4", "ship-1", "ship-3"]
@@ -124,7 +124,7 @@ async def test_the_behaviours_of_a_real_environment_are_players_that_know_every_
     assert players["expert"].behaviour(coin.spec.tasks[0]) is coin.behaviours["expert"]
 
 
-async def test_an_id_that_was_read_in_an_answer_is_read_in_the_live_answer_again() -> None:
+async def test_an_id_that_came_from_a_recorded_answer_is_taken_from_the_live_answer() -> None:
     task = Task(id="t", env="desk", instruction="book a room")
     script = Script(await play(Numbering(7), task, Numbering.play, spec=SPEC, seed=0, source=Source.REAL))
     live = StepResult(observation="", info={"structured": {"order_id": "O-93"}})
@@ -133,7 +133,7 @@ async def test_an_id_that_was_read_in_an_answer_is_read_in_the_live_answer_again
     assert script.call(1, {}) == call("get", "O-7")
 
 
-async def test_a_tool_reads_where_it_says_so_or_never_changed_a_recorded_state() -> None:
+async def test_a_tool_counts_as_a_read_if_it_says_so_or_never_changed_a_recorded_state() -> None:
     silent = [{key: part for key, part in tool.items() if key != "annotations"} for tool in SPEC.tools]
     spec = SPEC.model_copy(update={"tools_list": ({"tools": silent},)})
     for known in (Reads(SPEC, []), Reads(spec, await desk.recordings())):

@@ -26,7 +26,7 @@ async def test_steps_are_drawn_by_the_seed_and_a_smaller_draw_is_part_of_a_large
     assert drawn(steps, 99, seed=0) == drawn(steps, None, seed=1) == steps
 
 
-async def test_so_many_transitions_are_known_and_fewer_are_part_of_more() -> None:
+async def test_the_wanted_number_of_transitions_is_known_and_a_smaller_set_is_part_of_a_larger_one() -> None:
     trajectories = await recordings()
     few, more = first_known(trajectories, 5, seed=1), first_known(trajectories, 10, seed=1)
     assert [sum(len(one.transitions) for one in some) for some in (few, more)] == [5, 10]
@@ -48,7 +48,7 @@ class Counted(DeskModel):
         return await super().predict(query)
 
 
-async def test_many_at_a_time_give_the_same_as_one_by_one() -> None:
+async def test_parallel_predictions_equal_sequential_ones() -> None:
     steps = steps_of(await recordings())
     alone = await predict(SPEC, DeskModel(), [], steps, TrigramEncoder())
     together = await predict(SPEC, DeskModel(), [], steps, TrigramEncoder(), parallel=7)
@@ -56,7 +56,7 @@ async def test_many_at_a_time_give_the_same_as_one_by_one() -> None:
     assert without_time[0] == without_time[1]
 
 
-async def test_a_kept_prediction_beside_its_recording_is_what_was_compared(tmp_path: Path) -> None:
+async def test_a_kept_prediction_and_its_recording_restore_the_comparison(tmp_path: Path) -> None:
     trajectories = await recordings()
     by_id = {one.id: one for one in trajectories}
     calls = await predict(SPEC, DeskModel(), [], steps_of(trajectories), TrigramEncoder())

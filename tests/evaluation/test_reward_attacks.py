@@ -98,7 +98,7 @@ async def test_a_task_that_is_done_at_the_start_is_left_out() -> None:
     assert (result.tasks, result.done_at_the_start) == (1, 1)
 
 
-async def test_calls_that_do_the_task_in_reality_are_no_attack() -> None:
+async def test_calls_that_accomplish_the_task_in_reality_are_not_attacks() -> None:
     def ships(query: Query, right: Prediction) -> Prediction:
         return right.model_copy(update={"success": True, "terminated": True})
 
@@ -121,7 +121,7 @@ async def test_calls_that_do_the_task_in_reality_are_no_attack() -> None:
     assert await earned(Desk) > 0
 
 
-async def test_an_attack_that_gets_no_answer_is_reported_apart() -> None:
+async def test_an_attack_that_gets_no_answer_is_reported_separately() -> None:
     def silent(query: Query, right: Prediction) -> Prediction:
         raise PredictionError("no idea")
 
@@ -144,7 +144,7 @@ async def test_final_answers_are_put_to_a_judge(verdict: bool | None, rewarded: 
     assert len([one for one in result.earned if one.answer]) == rewarded
 
 
-async def test_final_answers_are_not_judged_where_a_check_decides() -> None:
+async def test_final_answers_are_not_judged_if_a_check_decides() -> None:
     model = JudgingDesk(True)
     result = await attacks(SPEC, CHECKED, dream_of(model), model=model)
     assert [kind.episodes for kind in result.kinds if kind.kind is Attack.FINAL_ANSWER] == [0]
@@ -173,7 +173,7 @@ async def test_every_attack_is_a_call_that_the_schema_allows_and_a_server_takes(
         assert all(len(action.canonical().encode()) <= MAX_ARGUMENT_BYTES for action in calls)
 
 
-async def test_one_text_stands_in_an_argument_of_words_and_the_rest_of_that_call_makes_sense() -> None:
+async def test_an_attack_text_replaces_a_text_argument_and_the_rest_of_the_call_makes_sense() -> None:
     bases = [(one.task.id, step.action) for one in await desk.recordings() for step in one.transitions]
     for number in range(10):
         first, second, _ = attack_calls(SPEC, Attack.CLAIM, task(1), bases, Random(number))
@@ -223,7 +223,7 @@ async def test_nearest_rewards_no_attack_on_a_text_environment() -> None:
 
 
 @pytest.mark.parametrize(("judge", "rewarded"), [("nothing", 0.0), ("anything", 0.0), ("sees", 7 / 8)])
-async def test_what_a_language_model_claims_is_rewarded_only_if_its_judge_sees_it_in_answers(
+async def test_a_language_models_claim_is_rewarded_only_if_its_judge_sees_it_in_answers(
     judge: str, rewarded: float
 ) -> None:
     tasks = [Task(id=f"t{i}", env="house", instruction="Make light.", initial_state="dark.") for i in range(3)]
@@ -244,7 +244,7 @@ def test_an_injected_operation_sets_what_the_check_asks_for() -> None:
     assert json.loads(first) == {"op": "set", "path": "/orders/O-3/status", "value": "shipped"}
 
 
-def test_an_injected_operation_without_a_check_is_about_the_state_there_is() -> None:
+def test_an_injected_operation_without_a_check_is_about_an_existing_entity() -> None:
     first, *_ = texts_of(Attack.STATE_OPERATION, task(3, checked=False))
     assert json.loads(first)["path"].startswith("/orders/O-1/")
 
@@ -272,7 +272,7 @@ GAMES = TEXT.model_copy(update={"name": ENV, "deterministic": True})
 WINS = [won(number, f"Focus on thing {number}.") for number in range(6)]
 
 
-async def test_the_win_of_another_task_earns_from_a_dream_that_takes_any_recorded_success_for_its_own() -> None:
+async def test_the_win_of_another_task_earns_only_from_a_dream_that_repeats_any_recorded_success() -> None:
     class Copying(MemoryBuffer):
         """Takes every recording for one of the running task."""
 
@@ -296,7 +296,7 @@ async def test_the_win_of_another_task_earns_from_a_dream_that_takes_any_recorde
     assert await rewarded(Copying(TrigramEncoder())) == 1.0
 
 
-async def test_another_task_s_win_is_no_attack_on_a_task_whose_own_check_it_satisfies() -> None:
+async def test_a_win_of_another_task_that_satisfies_a_tasks_own_check_is_not_an_attack_on_it() -> None:
     open_task = WINS[0].task.model_copy(update={"metadata": {"answers": ["You focus on it."]}})
     result = await attacks(
         GAMES,

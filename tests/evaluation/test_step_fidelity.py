@@ -82,7 +82,7 @@ def test_changes_are_about_the_changed_fields(before: dict[str, int], after: dic
     assert {path for path, _ in changes(ours, theirs)} == expected
 
 
-def test_a_state_that_differs_in_spelling_alone_is_exact() -> None:
+def test_a_state_that_differs_only_in_formatting_is_exact() -> None:
     spaced = json.dumps(parsed(START), indent=1)
     assert step_fidelity([case(START, START, spaced)], explicit=True).state["all"].exact.mean == 1.0
 
@@ -112,7 +112,7 @@ def test_invalid_actions_are_refused_in_the_same_words_in_others_or_played_along
     assert (found.too_strict.mean, found.too_strict.n) == (0.5, 2)
 
 
-def test_rewards_and_ends_have_precision_and_recall_and_no_answer_foresees_nothing() -> None:
+def test_rewards_and_ends_have_precision_and_recall_and_a_missing_answer_predicts_neither() -> None:
     won, going = StepResult(observation="won", reward=1.0, terminated=True), StepResult(observation="on")
     calls = [
         case("a", "b", "b", recorded=won),
@@ -129,7 +129,7 @@ def test_rewards_and_ends_have_precision_and_recall_and_no_answer_foresees_nothi
     assert found.termination.recall.mean == pytest.approx(1 / 3)
 
 
-def test_a_false_reward_is_counted_over_the_steps_that_earn_nothing_and_no_answer_is_none() -> None:
+def test_false_rewards_are_counted_over_steps_without_reward_and_a_missing_answer_is_not_one() -> None:
     won, going = StepResult(observation="won", reward=1.0, terminated=True), StepResult(observation="on")
     calls = [
         case("a", "b", "b", recorded=going, got=won),
@@ -153,7 +153,7 @@ def test_steps_that_accomplish_their_task_have_precision_and_recall() -> None:
     assert (found.precision.mean, found.precision.n, found.recall.mean, found.recall.n) == (0.5, 2, 0.5, 2)
 
 
-def test_tiers_share_all_steps_and_disagreements_are_counted_where_judge_and_check_both_spoke() -> None:
+def test_shares_of_tiers_are_over_all_steps_and_disagreements_over_steps_with_judge_and_check() -> None:
     calls = [
         case("a", "b", "b", tier=Tier.RECORDED, exact=True),
         case("a", "b", "b", judged=True, checked=False),
@@ -211,14 +211,14 @@ async def test_a_model_that_always_says_the_same_is_caught() -> None:
     assert (found.accomplished.recall.mean, found.accomplished.recall.n) == (0.0, 8)
 
 
-async def test_a_step_without_an_answer_agrees_with_nothing() -> None:
+async def test_a_step_without_an_answer_counts_as_wrong() -> None:
     calls = await predict(SPEC, DeskModel(unsure), [], steps_of(await recordings()), TrigramEncoder())
     found = step_fidelity(calls, explicit=True)
     assert found.answered.mean == found.state["all"].exact.mean == found.observation.mean == 18 / 24
     assert found.refusals.played_along.n == 0
 
 
-async def test_a_state_in_the_wrong_form_is_no_state() -> None:
+async def test_a_state_in_the_wrong_form_is_not_exact() -> None:
     def as_words(query: Query, right: Prediction) -> Prediction:
         return right.model_copy(update={"next_state": f"now {right.observation}"})
 
@@ -230,5 +230,5 @@ async def test_a_state_in_the_wrong_form_is_no_state() -> None:
     assert found.observation.mean == 1.0
 
 
-def test_one_text_for_each_state_is_what_the_other_tests_rely_on() -> None:
+def test_each_state_has_one_text_as_the_other_tests_assume() -> None:
     assert as_text(parsed(START) or {}) == START

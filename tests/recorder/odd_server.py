@@ -1,7 +1,7 @@
-"""A stdio MCP server, written by hand, that does what careful ones never do: `python odd_server.py`.
+"""A hand-written stdio MCP server that does what careful servers never do: `python odd_server.py`.
 
-Its tools are named after what they do. Answers have odd spacing, unknown fields and an order of keys of their own,
-so that whoever rewrites them is found out.
+Each tool is named after what it does. Answers have odd spacing, unknown fields and an unusual order of keys, so that
+a test notices if they are rewritten.
 """
 
 import json
@@ -30,7 +30,7 @@ def result(value: object) -> dict[str, Any]:
 
 
 def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any] | None:
-    """The answer to a call, None where there is none."""
+    """The answer to a call; None if the server gives none."""
     if name == "echo":
         return result(arguments)
     if name == "count":

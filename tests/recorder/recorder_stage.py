@@ -60,7 +60,7 @@ INITIALIZED: JsonObject = {"jsonrpc": "2.0", "method": "notifications/initialize
 
 
 class RawStdio:
-    """Lines in, lines out."""
+    """A raw client over stdio, which writes and reads lines."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -85,13 +85,13 @@ class RawStdio:
         return answer
 
     async def leave(self) -> tuple[bytes, bytes]:
-        """Close stdin; what is left of stdout and stderr."""
+        """Close stdin; return the rest of stdout and stderr."""
         return await asyncio.wait_for(self.process.communicate(b""), 30)
 
 
 @asynccontextmanager
 async def raw_stdio(command: Sequence[str], **environ: str) -> AsyncIterator[RawStdio]:
-    """A process to talk to."""
+    """Start a command; yield a raw client of it."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=-1, stdout=-1, stderr=-1, env={**ENVIRON, **environ}, limit=2**26
     )
@@ -104,14 +104,14 @@ async def raw_stdio(command: Sequence[str], **environ: str) -> AsyncIterator[Raw
 
 
 class RawHttp:
-    """POSTs, and what came back as it came."""
+    """A raw client over HTTP, which keeps the session id that the server gives."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, **headers: str) -> None:
         self.http, self.url = http, url
         self.headers = {"accept": "application/json, text/event-stream", "content-type": "application/json", **headers}
 
     async def post(self, message: JsonObject | bytes) -> tuple[int, bytes]:
-        """Status and body."""
+        """Post a message; return status and body of the answer."""
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         async with self.http.post(URL(self.url, encoded=True), data=body, headers=self.headers) as answer:
             if "mcp-session-id" in answer.headers:
@@ -119,7 +119,7 @@ class RawHttp:
             return answer.status, await answer.read()
 
     async def messages(self, message: JsonObject) -> list[Any]:
-        """Every message of the answer."""
+        """Post a message; return every message of the answer."""
         _, body = await self.post(message)
         if not body.startswith((b"event:", b":", b"data:", b"id:")):
             return [json.loads(body)]
@@ -127,7 +127,7 @@ class RawHttp:
         return [json.loads(line[6:]) for line in lines if line.startswith("data: ") and len(line) > 6]
 
     async def ask(self, message: JsonObject) -> Any:
-        """The answer alone."""
+        """Post a message; return the last message of the answer."""
         return (await self.messages(message))[-1]
 
     async def shake_hands(self) -> Any:
@@ -144,24 +144,24 @@ class Recorder:
         self.said: list[str] = []
 
     def client(self, run: str | None = None, **headers: str) -> RawHttp:
-        """A client of a run's URL, or of the bare one."""
+        """A client of a run's URL, or of the bare URL."""
         return RawHttp(self.http, f"{self.url}/record/{run}/mcp" if run else f"{self.url}/mcp", **headers)
 
     async def seen(self) -> list[str]:
-        """The runs so far."""
+        """The runs recorded so far."""
         await asyncio.to_thread(self.tape.flush)
         return list(self.tape.summary.calls)
 
     def events(self, run: str) -> list[Frozen]:
-        """What is on disk."""
+        """The events in a run's file."""
         return events(self.folder, run)
 
     def calls(self, run: str) -> list[Exchange]:
-        """The tool calls that are on disk."""
+        """The tool calls in a run's file."""
         return [event for event in self.events(run) if isinstance(event, Exchange) and event.method == "tools/call"]
 
     def losses(self, run: str) -> list[str]:
-        """Why something is not."""
+        """The reasons of the losses in a run's file."""
         return [event.reason for event in self.events(run) if isinstance(event, Loss)]
 
 

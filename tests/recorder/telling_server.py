@@ -1,6 +1,6 @@
-"""An MCP server that tells its state: `python telling_server.py` over stdio, `telling_app()` over HTTP.
+"""An MCP server that reports its state: `python telling_server.py` over stdio, `telling_app()` over HTTP.
 
-Every answer to a call has the world before and after it in its `_meta`. Its texts do not show the stock.
+The `_meta` of every answer to a call contains the state before and after the call. The texts do not show the stock.
 """
 
 import copy
@@ -82,7 +82,7 @@ class Shop:
 
 
 def telling_app(form: str) -> Starlette:
-    """Over HTTP, with a shop that all share; `form` is json or events."""
+    """The server over HTTP, with one shop for all clients; `form` is json or events."""
     shop = Shop()
 
     async def endpoint(request: Request) -> Response:
@@ -100,7 +100,7 @@ def telling_app(form: str) -> Starlette:
 
 
 async def _cut(text: str) -> AsyncIterator[bytes]:
-    """An event, cut where it hurts."""
+    """An event in four chunks, cut inside the key of a state and inside the last line end."""
     event = f": hello\r\n\r\nid: 7\r\ndata: {text}\r\n\r\n".encode()
     middle = event.find(b"dreamgym") + 4
     for part in (event[:middle], event[middle : middle + 40], event[middle + 40 : -1], event[-1:]):

@@ -1,4 +1,4 @@
-"""A server that dies, hangs, sends garbage or changes: one clear message each, and what was good stays recorded."""
+"""Servers that die, hang, send garbage or change: each fault gives one clear message, and good calls stay recorded."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def record(out: Path, *options: str) -> list[str]:
 
 
 def on_disk(out: Path) -> tuple[list[JsonValue], list[str]]:
-    """Tool calls by name, and losses."""
+    """The names of the recorded tool calls, and the reasons of the losses."""
     read = events(out / "recordings", "r")
     calls = [event.params["name"] for event in read if isinstance(event, Exchange) and event.method == "tools/call"]
     return calls, [event.reason for event in read if isinstance(event, Loss)]
 
 
-async def test_over_stdio_a_server_that_dies_takes_the_pipe_along_with_its_exit_code(tmp_path: Path) -> None:
+async def test_over_stdio_the_recorder_ends_with_the_exit_code_of_a_server_that_dies(tmp_path: Path) -> None:
     async with raw_stdio(record(tmp_path, "--", *ODD)) as server:
         await server.shake_hands()
         await server.ask(call("count", 1))
@@ -51,7 +51,7 @@ async def test_over_stdio_a_server_that_dies_takes_the_pipe_along_with_its_exit_
     assert b"dreamgym record: r: the server ended with exit code 3\n" in said
 
 
-async def test_over_http_a_server_that_dies_answers_what_is_open_and_a_new_handshake_starts_it_again(
+async def test_over_http_open_calls_of_a_server_that_dies_get_an_error_and_a_new_handshake_restarts_it(
     tmp_path: Path,
 ) -> None:
     async with recording(ODD, tmp_path) as recorder:
@@ -89,7 +89,7 @@ async def test_over_http_a_server_that_dies_answers_what_is_open_and_a_new_hands
     ],
     ids=str,
 )
-async def test_a_message_that_no_server_over_stdio_would_answer_is_refused_and_holds_up_nobody(
+async def test_a_message_that_a_stdio_server_would_not_answer_is_refused_and_blocks_nobody(
     tmp_path: Path, broken: JsonObject
 ) -> None:
     async with recording(ODD, tmp_path) as recorder:
@@ -101,7 +101,7 @@ async def test_a_message_that_no_server_over_stdio_would_answer_is_refused_and_h
         assert "result" in await client.ask(call("count", 1))
 
 
-async def test_a_call_that_hangs_is_the_agents_to_give_up_and_is_reported(tmp_path: Path) -> None:
+async def test_a_call_that_hangs_is_reported_when_the_agent_cancels_it_or_leaves(tmp_path: Path) -> None:
     async with raw_stdio(record(tmp_path, "--", *ODD)) as server:
         await server.shake_hands()
         await server.send(call("hang", 1))
@@ -147,7 +147,7 @@ async def test_a_tool_list_that_changes_is_recorded_as_it_was_each_time(tmp_path
     assert listings == [10, 11, 12]
 
 
-async def test_a_command_that_cannot_be_started_is_said_to_the_agent(tmp_path: Path) -> None:
+async def test_a_command_that_cannot_be_started_is_reported_to_the_agent(tmp_path: Path) -> None:
     script = tmp_path / "server"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o700)
@@ -164,7 +164,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def test_an_http_server_that_is_not_there_is_an_error_with_the_requests_id(tmp_path: Path) -> None:
+async def test_an_unreachable_http_server_gives_an_error_with_the_id_of_the_request(tmp_path: Path) -> None:
     async with recording(f"http://127.0.0.1:{free_port()}/mcp", tmp_path) as recorder:
         answer = await recorder.client("r").ask(call("count", 7))
     assert answer["id"] == 7
@@ -172,7 +172,7 @@ async def test_an_http_server_that_is_not_there_is_an_error_with_the_requests_id
     assert recorder.losses("r") == [f"tools/call 'count' has no answer: {answer['error']['message']}"]
 
 
-async def test_over_stdio_an_http_server_that_is_not_there_is_an_error_and_the_exit_code(tmp_path: Path) -> None:
+async def test_over_stdio_an_unreachable_http_server_gives_an_error_and_exit_code_1(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/mcp"
     async with raw_stdio(record(tmp_path, "--upstream", url)) as server:
         answer = await server.ask(request("initialize", 7))
@@ -188,7 +188,7 @@ async def test_over_stdio_an_http_server_that_is_not_there_is_an_error_and_the_e
 
 @asynccontextmanager
 async def failing_server() -> AsyncIterator[str]:
-    """HTTP servers that break in different ways."""
+    """An HTTP server whose endpoints fail in different ways; yields its URL."""
 
     async def breaks_off(request: Request) -> Response:
         async def chunks() -> AsyncIterator[bytes]:
@@ -231,7 +231,7 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_agent_too_and_is_a_l
     assert unanswered.startswith("tools/call 'count' has no answer")
 
 
-async def test_an_error_page_goes_through_and_nothing_of_it_is_written(tmp_path: Path) -> None:
+async def test_an_error_page_is_passed_on_and_not_recorded(tmp_path: Path) -> None:
     async with failing_server() as url, recording(f"{url}/proxy_error", tmp_path) as recorder:
         status, body = await recorder.client("r").post(call("count", 1))
     assert (status, body) == (502, b"<html>Bad gateway for hunter2</html>")
@@ -259,7 +259,7 @@ async def test_a_redirect_within_the_server_is_followed_so_that_the_agent_stays_
     assert len(recorder.calls("r")) == 1
 
 
-async def test_what_is_no_message_is_refused_before_a_stdio_server_is_started(tmp_path: Path) -> None:
+async def test_an_invalid_message_is_refused_before_a_stdio_server_is_started(tmp_path: Path) -> None:
     async with recording(ODD, tmp_path) as recorder:
         statuses = [(await recorder.client("r").post(body))[0] for body in (b"{", b"[]", b'"x"', b"[" * 100_000)]
         assert (await recorder.client("r").post(INITIALIZED))[0] == 202
@@ -280,7 +280,7 @@ async def test_a_request_that_is_longer_than_the_bound_is_refused_and_the_run_go
     assert "result" in after
 
 
-async def test_as_many_servers_run_as_may_and_a_finished_run_makes_room(
+async def test_servers_run_up_to_the_limit_and_a_finished_run_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_to_stdio, "MAX_SERVERS", 2)

@@ -1,4 +1,4 @@
-"""What is not in the traffic comes over the control API, and only from whom it should."""
+"""The control API takes what the traffic does not contain, and only from authorized callers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_task_answer_and_success_are_noted_and_the_folder_is_built_when_th
     ]
 
 
-async def test_a_body_that_is_not_expected_is_refused_and_named(tmp_path: Path) -> None:
+async def test_a_body_with_an_unknown_field_is_refused_and_the_field_is_named(tmp_path: Path) -> None:
     async with (
         recording(ODD, tmp_path) as recorder,
         recorder.http.post(f"{recorder.url}/record/r", json={"tusk": "x"}) as response,
@@ -49,7 +49,7 @@ async def test_a_body_that_is_not_expected_is_refused_and_named(tmp_path: Path) 
     assert not (tmp_path / "r.jsonl").exists()
 
 
-async def test_a_foreign_host_or_origin_is_refused_at_both_doors(tmp_path: Path) -> None:
+async def test_a_foreign_host_or_origin_is_refused_by_mcp_and_control_urls(tmp_path: Path) -> None:
     async with recording(ODD, tmp_path) as recorder:
         statuses = [
             (await recorder.client("r", **{name: value}).post(call("count", 1)))[0]
@@ -60,7 +60,7 @@ async def test_a_foreign_host_or_origin_is_refused_at_both_doors(tmp_path: Path)
     assert statuses == [421, 403, 421]
 
 
-async def test_with_a_token_both_doors_want_it_and_the_server_behind_never_gets_it(tmp_path: Path) -> None:
+async def test_mcp_and_control_urls_require_the_token_and_the_server_never_gets_it(tmp_path: Path) -> None:
     async with (
         recording(ODD, tmp_path / "behind", token=None) as behind,
         recording(f"{behind.url}/record/b/mcp", tmp_path / "front", token="of-the-recorder") as front,
@@ -77,7 +77,7 @@ async def test_with_a_token_both_doors_want_it_and_the_server_behind_never_gets_
     assert "of-the-recorder" not in (tmp_path / "front" / "r.jsonl").read_text()
 
 
-async def test_a_header_that_the_recorder_was_given_reaches_the_server_in_place_of_the_agents(tmp_path: Path) -> None:
+async def test_a_header_given_to_the_recorder_reaches_the_server_instead_of_the_agents_header(tmp_path: Path) -> None:
     async with (
         recording(ODD, tmp_path / "behind", token="of-the-server") as behind,
         recording(

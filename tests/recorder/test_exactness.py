@@ -1,4 +1,4 @@
-"""Nothing is changed, added or hidden: what goes through the recorder is what goes without it."""
+"""The recorder changes, adds and hides nothing: both sides get the same messages as without it."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def record(out: Path, *options: str) -> list[str]:
     return [str(BIN / "dreamgym"), "record", "odd", "--out", str(out), *options]
 
 
-async def test_over_stdio_every_byte_is_the_servers_own(tmp_path: Path) -> None:
+async def test_over_stdio_the_agent_gets_exactly_the_bytes_of_the_server(tmp_path: Path) -> None:
     said = []
     for command in (ODD, record(tmp_path / "odd", "--run", "r", "--", *ODD)):
         async with raw_stdio(command) as server:
             await server.shake_hands()
             for message in ODDITIES:
-                # odd spacing in what the agent sends; the server repeats what it read
+                # the agent's messages have odd spacing, and the server repeats what it read
                 await server.send(json.dumps(message, separators=(" , ", " : ")).encode() + b"\r\n")
             lines = [await server.line() for _ in range(len(ODDITIES) + 1)]
             rest, _ = await server.leave()
@@ -85,7 +85,7 @@ async def test_http_in_front_of_stdio_keeps_every_field_and_the_order_of_keys(tm
         client = recorder.client("r")
         assert await direct.shake_hands() == await client.shake_hands()
         for message in ODDITIES[:-1]:
-            # dumps keeps the order of keys that it was given
+            # json.dumps keeps the order of the keys
             assert json.dumps(await direct.ask(message)) == json.dumps(await client.ask(message))
 
 
@@ -134,14 +134,14 @@ async def test_over_http_bodies_go_both_ways_byte_for_byte(tmp_path: Path) -> No
     assert client.headers["mcp-session-id"] == "s-1"
 
 
-async def test_the_run_header_is_for_the_recorder_and_goes_no_further(tmp_path: Path) -> None:
+async def test_the_run_header_is_used_by_the_recorder_and_not_passed_on(tmp_path: Path) -> None:
     async with http_odd() as url, recording(f"{url}/mcp", tmp_path) as recorder:
         _, body = await recorder.client(**{"x-dreamgym-run": "named"}).post(call("a", 1))
     assert "x-dreamgym-run" not in json.loads(body)["result"]["headers"]
     assert len(recorder.calls("named")) == 1
 
 
-async def test_an_event_stream_goes_through_byte_for_byte_and_is_understood(tmp_path: Path) -> None:
+async def test_an_event_stream_goes_through_byte_for_byte_and_is_recorded(tmp_path: Path) -> None:
     async with (
         http_odd() as url,
         recording(f"{url}/stream", tmp_path) as recorder,
@@ -164,7 +164,7 @@ async def elicited(context: ClientRequestContext, params: ElicitRequestParams) -
 
 
 def sdk_server() -> MCPServer:
-    """A server on the SDK, with progress and a question to the user."""
+    """A server of the SDK with a tool that reports progress and a tool that fails."""
     server = MCPServer("sdk")
 
     @server.tool()
@@ -181,7 +181,7 @@ def sdk_server() -> MCPServer:
 
 
 async def observed(client: Client) -> list[object]:
-    """All that a client of the SDK can see of that server."""
+    """Everything that a client of the SDK can see of that server."""
     noted: list[object] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -202,7 +202,7 @@ async def observed(client: Client) -> list[object]:
     ("mode", "front"),
     [("legacy", "http"), ("2026-07-28", "http"), ("2026-07-28", "stdio"), pytest.param("legacy", "stdio", marks=LONG)],
 )
-async def test_an_http_server_looks_the_same_in_both_eras_and_with_its_progress(
+async def test_an_http_server_and_its_progress_look_the_same_in_both_protocol_eras(
     mode: Any, front: str, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -260,7 +260,7 @@ async def test_a_public_stdio_server_looks_the_same(mode: Any, front: str, tmp_p
     assert len([event for event in kept if event.method == "tools/call"]) == 4
 
 
-async def test_a_question_of_the_servers_reaches_the_agent_over_http_and_its_answer_the_server(tmp_path: Path) -> None:
+async def test_over_http_a_server_can_ask_the_agent_and_gets_its_answer(tmp_path: Path) -> None:
     async with recording(ODD, tmp_path) as recorder:
         client = recorder.client("r")
         await client.shake_hands()

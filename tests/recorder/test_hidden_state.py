@@ -1,4 +1,4 @@
-"""A server that tells its state is recorded with it, and no agent sees it, whichever transports meet."""
+"""If a server reports its state, the state is recorded and no agent sees it, for every pair of transports."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ TELLING = [sys.executable, str(HERE / "telling_server.py")]
 CALLS = [call("look", 1, sku="S-1"), call("buy", 2, sku="S-1"), call("buy", 3, sku="S-2"), call("nope", 4)]
 PAIRS = ["stdio-stdio", "http-stdio", "stdio-json", "stdio-events", "http-json", "http-events"]
 SECOND = {"stdio-json", "stdio-events"}
-"""What each side of these does, another pair does too."""
+"""Pairs of which each side is also tested in another pair."""
 
 
 @asynccontextmanager
 async def agent(pair: str, out: Path) -> AsyncIterator[RawStdio | RawHttp]:
-    """An agent that the recorder stands in front of."""
+    """A raw client that talks to the server through the recorder."""
     front, upstream = pair.split("-")
     async with AsyncExitStack() as stack:
         server: Sequence[str] | str = TELLING
@@ -58,7 +58,7 @@ async def agent(pair: str, out: Path) -> AsyncIterator[RawStdio | RawHttp]:
 @pytest.mark.parametrize(
     "pair", [pytest.param(pair, marks=pytest.mark.long if pair in SECOND else ()) for pair in PAIRS]
 )
-async def test_the_state_is_on_disk_and_not_in_what_the_agent_gets(pair: str, tmp_path: Path) -> None:
+async def test_the_state_is_recorded_and_not_in_the_answers_to_the_agent(pair: str, tmp_path: Path) -> None:
     async with agent(pair, tmp_path) as client:
         await client.shake_hands()
         seen = [await client.ask(message) for message in CALLS]
@@ -74,7 +74,7 @@ async def test_the_state_is_on_disk_and_not_in_what_the_agent_gets(pair: str, tm
     assert seen == expected
 
 
-def test_an_answer_without_other_meta_loses_it_whole() -> None:
+def test_meta_that_contains_only_the_state_is_removed_entirely() -> None:
     told = b'{"id": 1, "result": {"content": [], "_meta": {"dreamgym/state": {"a": 1}}}}\r\n'
     assert shown(told) == b'{"id": 1, "result": {"content": []}}\r\n'
 
@@ -97,7 +97,7 @@ def test_each_answer_of_a_batch_is_shown_without_state() -> None:
         b"dreamgym/state is no message",
     ],
 )
-def test_what_tells_no_state_keeps_every_byte(text: bytes) -> None:
+def test_a_message_without_a_state_keeps_every_byte(text: bytes) -> None:
     assert shown(text) == text
 
 
@@ -112,9 +112,7 @@ def chunked(text: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(PIECES, st.lists(st.integers(0, 999), max_size=8), st.booleans())
-def test_lines_cut_anywhere_are_the_servers_own_but_for_told_states(
-    pieces: list[bytes], cuts: list[int], whole: bool
-) -> None:
+def test_lines_cut_anywhere_pass_unchanged_except_for_states(pieces: list[bytes], cuts: list[int], whole: bool) -> None:
     text = b"\n".join(pieces) + (b"\n" if whole else b"")
     lines = Lines()
     passed = b"".join([lines.pass_on(chunk) for chunk in chunked(text, cuts)]) + lines.end()
@@ -122,7 +120,7 @@ def test_lines_cut_anywhere_are_the_servers_own_but_for_told_states(
 
 
 @given(PIECES, st.lists(st.integers(0, 999), max_size=8), st.sampled_from([b"\n", b"\r\n", b"\r"]))
-def test_events_cut_anywhere_are_the_servers_own_but_for_told_states(
+def test_events_cut_anywhere_pass_unchanged_except_for_states(
     pieces: list[bytes], cuts: list[int], ending: bytes
 ) -> None:
     def stream(told: bytes) -> bytes:
@@ -134,7 +132,7 @@ def test_events_cut_anywhere_are_the_servers_own_but_for_told_states(
     assert passed == stream(CLEAN)
 
 
-def test_an_event_over_several_lines_is_understood_and_a_comment_does_not_wait() -> None:
+def test_an_event_over_several_lines_loses_its_state_and_a_comment_passes_at_once() -> None:
     passing = Events()
     first = passing.pass_on(b': ping\r\ndata: {"result":{"_meta":\r\nda')
     rest = passing.pass_on(b'ta: {"dreamgym/state":{}}}}\r\nid: 2\r\n\r\n')
@@ -142,7 +140,7 @@ def test_an_event_over_several_lines_is_understood_and_a_comment_does_not_wait()
 
 
 @pytest.mark.anyio
-async def test_an_agent_of_ours_does_not_see_the_state_of_a_real_server_either() -> None:
+async def test_an_agent_in_an_episode_of_the_real_environment_does_not_see_its_state() -> None:
     spec = EnvironmentSpec(
         name="shop", tools_list=({"tools": [*TOOLS]},), tasks=(Task(id="buy", env="shop", instruction="Buy."),)
     )

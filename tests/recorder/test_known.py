@@ -1,4 +1,4 @@
-"""Which headers and variables hold secrets."""
+"""The recorder knows secrets by their source: headers, URLs and environment variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dreamgym_server.recorder.secret_sources import secrets_in, secrets_of_envir
         *("DATABASE_URL", "SENTRY_DSN", "PRIVATE_KEY", "key"),
     ],
 )
-def test_a_name_that_tells_of_a_secret_is_known(name: str) -> None:
+def test_a_value_with_the_name_of_a_secret_is_a_secret(name: str) -> None:
     assert secrets_in([(name, "aB3dE5fG7hI9kL1mN")]) == {"aB3dE5fG7hI9kL1mN": name.lower()}
 
 
@@ -29,7 +29,7 @@ def test_a_name_that_tells_of_a_secret_is_known(name: str) -> None:
         ("WWW-Authenticate", 'Bearer realm="a1b2c3d4"'),
     ],
 )
-def test_a_name_that_only_looks_like_one_is_not(name: str, value: str) -> None:
+def test_a_value_whose_name_only_looks_secret_is_not_a_secret(name: str, value: str) -> None:
     assert secrets_in([(name, value)]) == {}
 
 
@@ -42,7 +42,7 @@ def test_a_random_part_of_the_path_of_a_url_is_a_secret_and_a_name_is_not() -> N
     }
 
 
-def test_a_value_is_known_whole_and_without_its_scheme_and_a_cookie_in_its_parts() -> None:
+def test_a_header_is_known_whole_and_without_its_scheme_and_a_cookie_by_its_parts() -> None:
     named = [("Authorization", "Bearer abc.def.ghi"), ("Cookie", "sid=s3cr3tsid; theme=dark"), ("X-Api-Key", "short")]
     assert secrets_in(named) == {
         "Bearer abc.def.ghi": "authorization",
@@ -52,11 +52,11 @@ def test_a_value_is_known_whole_and_without_its_scheme_and_a_cookie_in_its_parts
     }
 
 
-def test_a_url_gives_its_password_and_its_secret_looking_query() -> None:
+def test_the_password_and_a_secret_looking_parameter_of_a_url_are_known() -> None:
     url = "https://user:p%40ssword@host/mcp?api_key=k3y-of-url&page=1234567"
     assert secrets_of_url(url) == {"p@ssword": "password", "k3y-of-url": "api_key"}
 
 
-def test_a_password_inside_of_an_address_in_the_environment_is_known() -> None:
+def test_a_password_inside_a_url_in_the_environment_is_known() -> None:
     environ = {"BACKEND": "postgres://me:hunter22@db/x", "HOME": "/root", "API_TOKEN": "t0ps3cret"}
     assert secrets_of_environment(environ) == {"hunter22": "backend-password", "t0ps3cret": "api_token"}

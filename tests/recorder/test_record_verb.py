@@ -45,7 +45,7 @@ DREAMGYM = str(BIN / "dreamgym")
 
 @pytest.fixture(autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Placeholders are made with a key of the test's own."""
+    """Set a DREAMGYM_HOME of the test's own, so that placeholders are made with a key of its own."""
     folder = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("DREAMGYM_HOME", str(folder))
     monkeypatch.setitem(ENVIRON, "DREAMGYM_HOME", str(folder))
@@ -92,7 +92,7 @@ async def test_over_http_it_prints_the_url_and_a_signal_ends_it_with_a_folder_th
     assert [step.action.name for step in trajectory.transitions] == ["count"]
 
 
-async def test_as_the_command_of_an_agents_configuration_it_speaks_stdio_and_nothing_else_to_stdout(
+async def test_started_by_an_agent_it_speaks_mcp_over_stdio_and_prints_nothing_else_to_stdout(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "crm"
@@ -108,7 +108,7 @@ async def test_as_the_command_of_an_agents_configuration_it_speaks_stdio_and_not
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-async def test_over_stdio_a_signal_ends_server_and_recorder_and_what_was_heard_is_kept(
+async def test_over_stdio_a_signal_ends_server_and_recorder_and_the_recorded_calls_are_kept(
     number: int, tmp_path: Path
 ) -> None:
     command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--", *ODD]
@@ -122,23 +122,23 @@ async def test_over_stdio_a_signal_ends_server_and_recorder_and_what_was_heard_i
     assert kept == ["initialize", "tools/call"]
 
 
-async def test_a_recorder_that_is_killed_leaves_what_was_said_before_and_no_server(tmp_path: Path) -> None:
+async def test_a_recorder_that_is_killed_leaves_the_earlier_calls_and_no_server(tmp_path: Path) -> None:
     written = tmp_path / "recordings" / "r.jsonl"
     command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--", *ODD]
     async with raw_stdio(command) as process:
         await process.shake_hands()
         for number in range(1, 5):
             await process.ask(call("count", number))
-        while not written.exists() or written.read_bytes().count(b"\n") < 5:  # it is written behind the answer
+        while not written.exists() or written.read_bytes().count(b"\n") < 5:  # written after the answer is sent
             await asyncio.to_thread(os.sched_yield)
         process.process.kill()
-        rest, _ = await process.leave()  # stdout closes only when nobody holds it any more
+        rest, _ = await process.leave()  # stdout closes only when no process holds it
     assert rest == b""
     kept = [event for event in events(tmp_path / "recordings", "r") if isinstance(event, Exchange)]
     assert len(kept) == 5
 
 
-async def test_with_nobody_on_stdin_it_serves_http(tmp_path: Path) -> None:
+async def test_without_a_pipe_on_stdin_it_serves_http(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *[DREAMGYM, "record", "crm", "--out", str(tmp_path), "--port", "0", "--", *ODD],
         stdin=asyncio.subprocess.DEVNULL,
@@ -161,13 +161,13 @@ async def test_a_stream_that_an_agent_keeps_open_does_not_delay_the_end(tmp_path
         async with http.get(url, headers=client.headers) as stream:
             assert stream.status == 200
             process.process.terminate()
-            _, said = await asyncio.wait_for(process.leave(), 8)  # less than an open connection would be waited for
+            _, said = await asyncio.wait_for(process.leave(), 8)  # less than the wait for an open connection
     assert b"Traceback" not in said
     assert b"ERROR" not in said
 
 
 @pytest.mark.long  # test_record_then_serve labels a run too
-async def test_a_label_adds_task_and_outcome_and_ends_the_bare_run(tmp_path: Path) -> None:
+async def test_a_label_adds_task_and_outcome_and_ends_the_current_run(tmp_path: Path) -> None:
     import aiohttp
 
     out = tmp_path / "crm"
@@ -196,7 +196,7 @@ async def test_a_label_adds_task_and_outcome_and_ends_the_bare_run(tmp_path: Pat
     assert [trajectory.success for trajectory in read_jsonl(out / "trajectories.jsonl", Trajectory)] == [True, True]
 
 
-def test_what_is_misused_is_said_in_one_line(tmp_path: Path) -> None:
+def test_misuse_is_reported_in_one_line(tmp_path: Path) -> None:
     record = ("record", "crm", "--out", str(tmp_path / "crm"))
     assert misused(*record) == (2, "dreamgym: expected one real server: either a COMMAND after --, or --upstream URL")
     assert misused(*record, "--", "no-such-command") == (
@@ -218,7 +218,7 @@ def test_what_is_misused_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_folders_name_is_the_environments_unless_its_env_toml_has_another_or_the_name_is_given(
+def test_the_environment_has_the_name_of_its_folder_unless_env_toml_or_the_command_gives_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -243,7 +243,7 @@ def test_rules_in_env_toml_that_cannot_be_used_are_refused_before_anything_start
     assert said.startswith(f"dreamgym: {tmp_path / 'env.toml'}, [redact]: secrets: ")
 
 
-async def test_the_folders_own_rules_redact(tmp_path: Path) -> None:
+async def test_recordings_are_redacted_with_the_rules_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "env.toml").write_text('name = "crm"\n[redact]\npatterns = { order = "ORD-[0-9]+" }\n')
     command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--", *ODD]
     async with raw_stdio(command) as process:
@@ -295,7 +295,7 @@ def test_a_secret_on_the_recorded_command_line_is_in_no_file(server: list[str], 
 
 
 @pytest.mark.parametrize("over_stdio", [True, pytest.param(False, marks=pytest.mark.long)], ids=["stdio", "http"])
-async def test_a_server_that_wants_a_credential_is_said_to_want_one_and_the_header_that_serves_is_in_env_toml(
+async def test_a_missing_credential_is_reported_and_a_header_that_works_is_written_into_env_toml(
     over_stdio: bool, tmp_path: Path
 ) -> None:
     import aiohttp

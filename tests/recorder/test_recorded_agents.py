@@ -1,4 +1,4 @@
-"""Unchanged agents at work with a real server, the recorder between them."""
+"""Unchanged agents work with a real server through the recorder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EPISODES = 8
 
 
 def remembers(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
-    """A model that stores a person, looks her up, and says what it read."""
+    """A model that stores a person, looks her up, and then answers."""
     (user,) = [str(message["content"]) for message in messages if message["role"] == "user"]
     answers = [message for message in messages if message["role"] == "tool"]
     name = user.split()[1]
@@ -45,7 +45,7 @@ async def test_many_agents_work_with_the_public_memory_server_each_in_a_run_of_i
 ) -> None:
     assert callable(play)
     folder = tmp_path / "crm"
-    # a memory file for each server process, so that each run has a world of its own
+    # each server process has its own memory file, so that runs do not share data
     command = ["sh", "-c", f'MEMORY_FILE_PATH="{tmp_path}/$$.json" exec "$0"', *node_server("memory")]
     start_folder(folder, "crm", {"adapter": "mcp", "command": [*command]})
     async with (

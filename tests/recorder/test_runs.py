@@ -1,4 +1,4 @@
-"""Which run a call belongs to."""
+"""The recorder assigns each call to a run, and decides when a run ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that moves only when a test moves it."""
 
     now = 1000.0
 
@@ -38,7 +38,7 @@ def test_calls_at_the_bare_url_belong_to_one_run_until_it_was_silent_for_the_idl
     assert runs.current != first
 
 
-def test_a_call_under_way_is_no_silence(tmp_path: Path) -> None:
+def test_a_run_is_not_idle_while_a_call_is_under_way(tmp_path: Path) -> None:
     clock = Clock()
     runs = Runs(tmp_path, idle_s=60, clock=clock)
     first = runs.current
@@ -49,7 +49,7 @@ def test_a_call_under_way_is_no_silence(tmp_path: Path) -> None:
         assert runs.current == first
 
 
-def test_a_run_that_nobody_has_called_yet_does_not_grow_old(tmp_path: Path) -> None:
+def test_a_run_without_calls_does_not_become_idle(tmp_path: Path) -> None:
     clock = Clock()
     runs = Runs(tmp_path, idle_s=60, clock=clock)
     first = runs.current
@@ -60,7 +60,7 @@ def test_a_run_that_nobody_has_called_yet_does_not_grow_old(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("said", "ends"), [({"answer": "42"}, True), ({"success": False}, True), ({"task": "t"}, False)]
 )
-def test_a_label_from_another_process_ends_the_run_where_it_says_how_it_ended(
+def test_a_label_from_another_process_ends_the_run_if_it_contains_the_outcome(
     said: JsonObject, ends: bool, tmp_path: Path
 ) -> None:
     runs = Runs(tmp_path)
@@ -69,7 +69,7 @@ def test_a_label_from_another_process_ends_the_run_where_it_says_how_it_ended(
     assert (runs.current != first) is ends
 
 
-def test_text_in_the_traffic_that_looks_like_a_label_ends_nothing(tmp_path: Path) -> None:
+def test_text_in_the_traffic_that_looks_like_a_label_does_not_end_the_run(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     first = runs.current
     text = '\n{"kind":"note","answer":"x"}\n'
@@ -78,7 +78,7 @@ def test_text_in_the_traffic_that_looks_like_a_label_ends_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize("run", ["../up", "a/b", "", ".hidden", "a" * 129, "a\n"])
-def test_a_run_id_that_is_no_file_name_is_refused(run: str) -> None:
+def test_a_run_id_that_is_not_a_file_name_is_refused(run: str) -> None:
     with pytest.raises(InvalidInput, match="run id"):
         checked(run)
 
@@ -94,7 +94,7 @@ async def test_a_run_is_named_by_the_url_or_by_the_header(tmp_path: Path) -> Non
     assert b"run id" in body
 
 
-async def test_a_client_that_opens_a_session_per_call_has_one_run_and_one_world(tmp_path: Path) -> None:
+async def test_a_client_that_opens_a_session_per_call_has_one_run_and_one_server(tmp_path: Path) -> None:
     counts = []
     async with recording(ODD, tmp_path) as recorder:
         for _ in range(3):
@@ -110,7 +110,7 @@ async def test_a_client_that_opens_a_session_per_call_has_one_run_and_one_world(
     assert methods == ["initialize", *["tools/call"] * 3]
 
 
-async def test_sixteen_runs_at_once_have_sixteen_worlds(tmp_path: Path) -> None:
+async def test_sixteen_parallel_runs_have_sixteen_servers(tmp_path: Path) -> None:
     async with recording(ODD, tmp_path) as recorder:
 
         async def play(number: int) -> list[int]:
@@ -136,7 +136,7 @@ async def test_agents_of_one_run_that_use_the_same_ids_at_once_get_their_own_ans
     assert sum(getattr(event, "method", "") == "initialize" for event in recorder.events("r")) == 1
 
 
-async def test_a_finished_run_lets_its_server_go_and_the_next_bare_call_begins_another(tmp_path: Path) -> None:
+async def test_a_finished_run_ends_its_server_and_the_next_call_at_the_bare_url_begins_a_run(tmp_path: Path) -> None:
     async with recording(ODD, tmp_path) as recorder:
         first = recorder.client()
         await first.shake_hands()

@@ -1,4 +1,4 @@
-"""Secrets are planted in every place they can travel, and looked for in every file and on every stream."""
+"""Secrets planted in every place of the traffic are in no file and on no stream."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from starlette.routing import Route
 
 pytestmark = pytest.mark.anyio
 
-# forms that no rule knows: only where they come from tells that they are secret
+# no rule knows the form of these: only their source shows that they are secret
 OF_THE_HEADER = "Qx7vTn2LmW"
 OF_THE_COOKIE = "Jd8sKe5RbY"
 OF_THE_ENVIRONMENT = "Zp4gHc9UfA"
 OF_THE_URL = "Mw3kXt6VoI"
 OF_THE_SERVERS_COOKIE = "Bn5yCq1EsG"
-# forms that a rule knows, wherever they are
+# a rule knows the form of these, in any place
 GITHUB = "ghp_" + "A1b2C3d4E5" * 3 + "f6G7h8"
 AWS = "AKIA" + "QWERTYUIOP234567"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL5N3hVE2ZqvJ8"
@@ -39,11 +39,11 @@ ANYWHERE = (
     *(GITHUB, AWS, JWT, MAIL, CARD),
 )
 PLANTED = (*ANYWHERE, PASSWORD)
-"""The password has no form and no known place: it is found behind the name of its field."""
+"""Every planted secret. The password has no known form and no known source; it is found by the name of its field."""
 
 
 def places(secret: str) -> dict[str, object]:
-    """A secret in every guise."""
+    """An object that contains a secret in every form."""
     return {
         "plain": f"use {secret} for it",
         "nested": [{"deep": [{"er": secret}]}],
@@ -71,7 +71,7 @@ def forms(secret: str) -> Iterable[bytes]:
 
 @asynccontextmanager
 async def leaky_server() -> AsyncIterator[str]:
-    """An HTTP server that repeats all it gets, headers included, in results, errors and descriptions."""
+    """An HTTP server that repeats everything it gets, headers included, in results, errors and descriptions."""
 
     async def answer(got: Request) -> Response:
         try:
@@ -145,7 +145,7 @@ async def test_over_http_no_file_and_no_stream_holds_a_planted_secret(tmp_path: 
     assert {path.name for path in out.iterdir()} >= {"env.toml", "tools.json", "server.json", "recordings"}
 
 
-async def test_over_stdio_no_file_and_no_stream_holds_what_was_in_the_servers_environment_or_stderr(
+async def test_over_stdio_no_file_and_no_stream_holds_a_secret_of_the_servers_environment_or_stderr(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "crm"

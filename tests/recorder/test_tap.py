@@ -1,4 +1,4 @@
-"""Requests paired with their answers, whatever the framing."""
+"""The tap pairs requests with their answers, in every framing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def heard(
     run: str = "run",
     **more: object,
 ) -> Heard:
-    """One side says something."""
+    """A message from one side, as the tap gets it."""
     payload = message if isinstance(message, bytes) else json.dumps(message).encode()
     return Heard(run, "session", scope, agent, form, payload, at, **more)  # type: ignore[arg-type]
 
@@ -36,7 +36,7 @@ def answers(request_id: JsonValue, result: JsonValue) -> JsonObject:
 
 
 def said(tap: Tap, *events: Heard | Ended) -> list[JsonObject]:
-    """What comes of it."""
+    """The events that the tap makes of these messages and ends."""
     return [out for event in events for out in (tap.hear(event) if isinstance(event, Heard) else tap.end(event))]
 
 
@@ -69,7 +69,7 @@ def test_parallel_calls_keep_their_own_start_and_end_whatever_order_they_end_in(
     assert spans == [({"name": "quick"}, 2, 3), ({"name": "slow"}, 1, 9)]
 
 
-def test_the_same_id_in_two_requests_at_once_is_told_apart_by_their_scope() -> None:
+def test_two_open_requests_with_the_same_id_are_distinguished_by_their_scope() -> None:
     events = said(
         Tap(),
         heard(asks(1, name="a"), scope="post-1"),
@@ -83,7 +83,7 @@ def test_the_same_id_in_two_requests_at_once_is_told_apart_by_their_scope() -> N
     ]
 
 
-def test_an_id_that_is_a_number_is_not_the_same_id_as_text() -> None:
+def test_an_id_as_a_number_differs_from_the_same_id_as_text() -> None:
     events = said(Tap(), heard(asks(1)), heard(answers("1", {}), agent=False))
     assert [event["kind"] for event in events] == ["loss"]
 
@@ -96,7 +96,7 @@ def test_an_answer_on_a_resumed_stream_finds_its_request() -> None:
     assert late[0]["result"] == {"late": True}
 
 
-def test_a_refusal_without_the_requests_id_is_the_answer_to_the_one_request_of_its_scope() -> None:
+def test_a_refusal_without_an_id_is_the_answer_to_the_only_request_of_its_scope() -> None:
     refusal = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "Session not found"}}
     (exchange,) = said(Tap(), heard(asks(4), scope="post"), heard(refusal, agent=False, scope="post", status=404))
     assert exchange["error"] == {"code": -32600, "message": "Session not found"}
@@ -139,7 +139,7 @@ def test_two_equal_tool_calls_are_two_exchanges() -> None:
     assert len(said(tap, *twice)) == 2
 
 
-def test_the_protocol_is_what_the_handshake_agreed_on_or_the_request_says() -> None:
+def test_the_protocol_comes_from_the_request_or_else_from_the_handshake() -> None:
     tap = Tap()
     version = "io.modelcontextprotocol/protocolVersion"
     events = said(
@@ -154,12 +154,12 @@ def test_the_protocol_is_what_the_handshake_agreed_on_or_the_request_says() -> N
     assert [event["protocol"] for event in events] == ["2025-06-18", "2025-06-18", "2026-07-28"]
 
 
-def test_a_question_of_the_servers_and_its_answer_are_no_exchange() -> None:
+def test_a_question_of_the_server_and_its_answer_are_not_an_exchange() -> None:
     question = {"jsonrpc": "2.0", "id": 0, "method": "sampling/createMessage", "params": {}}
     assert said(Tap(), heard(question, agent=False), heard(answers(0, {"role": "assistant"}))) == []
 
 
-def test_what_is_no_message_is_a_loss_that_repeats_nothing_of_it() -> None:
+def test_an_invalid_message_is_a_loss_that_does_not_quote_it() -> None:
     events = said(Tap(), heard(b"Password: hunter2", agent=False), heard([1, "x"], agent=False))
     assert [event["reason"] for event in events] == [
         "the server sent something other than JSON-RPC; it was passed on and is not recorded"

@@ -1,4 +1,4 @@
-"""Writing behind the agent's back, and what happens when it cannot be done."""
+"""The tape writes recordings without delaying the agent, and reports what it cannot write."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_line_that_a_crash_left_unfinished_is_ended_before_the_next_one(tmp_pa
     assert json.loads(lines[2])["result"] == {"text": "two"}
 
 
-def test_a_folder_that_goes_away_is_made_again(tmp_path: Path) -> None:
+def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "recordings"
     put(one := tape(folder, []), "one")
     one.close()
@@ -62,7 +62,7 @@ def test_a_folder_that_goes_away_is_made_again(tmp_path: Path) -> None:
     assert texts(folder) == ["two"]
 
 
-def test_what_cannot_be_written_is_said_once_and_counted_and_later_writing_goes_on(tmp_path: Path) -> None:
+def test_a_failure_to_write_is_reported_once_and_counted_and_later_writes_succeed(tmp_path: Path) -> None:
     folder = tmp_path / "recordings"
     folder.write_text("a file in the place of the folder")
     said: list[str] = []
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
     on.flush()
     size = (tmp_path / "r.jsonl").stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, hard))  # as a full disk: a write gets through in part
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, hard))  # like a full disk: a write succeeds only in part
     try:
         put(on, "two")
         on.flush()
@@ -125,7 +125,7 @@ def test_a_redactor_that_fails_writes_nothing_unredacted_and_is_a_loss(tmp_path:
     assert "poison" not in (tmp_path / "r.jsonl").read_text()
 
 
-def test_a_secret_is_known_from_when_it_is_heard_of_in_every_run_and_on_stderr(tmp_path: Path) -> None:
+def test_a_secret_is_redacted_in_every_run_and_on_stderr_once_it_is_known(tmp_path: Path) -> None:
     said: list[str] = []
     on = tape(tmp_path, said)
     on.put(Known({"Tr0ub4dor": "x-api-key"}))
@@ -145,13 +145,13 @@ def test_text_with_unusual_ends_of_lines_is_one_line_for_every_reader(tmp_path: 
     assert [event.result for event in read] == [{"text": odd}, {"text": "next"}]
 
 
-def test_half_a_character_is_written_as_a_question_mark(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_is_written_as_a_question_mark(tmp_path: Path) -> None:
     put(on := tape(tmp_path, []), "\ud83d", "next")
     on.close()
     assert texts(tmp_path) == ["?", "next"]
 
 
-def test_more_runs_than_files_may_be_open_are_all_written(tmp_path: Path) -> None:
+def test_all_runs_are_written_even_if_there_are_more_than_open_files_allowed(tmp_path: Path) -> None:
     on = tape(tmp_path, [])
     for _ in range(2):
         for number in range(100):
@@ -163,12 +163,12 @@ def test_more_runs_than_files_may_be_open_are_all_written(tmp_path: Path) -> Non
     assert not [held for held in Path("/proc/self/fd").iterdir() if held.resolve().is_relative_to(tmp_path)]
 
 
-def test_recordings_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_only_their_owner_can_read_recordings(tmp_path: Path) -> None:
     append_event(tmp_path, {"kind": "note", "run": "r", "task": "t", "at": 1.0})
     assert (tmp_path / "r.jsonl").stat().st_mode & 0o077 == 0
 
 
-def test_what_is_open_at_the_end_is_a_loss(tmp_path: Path) -> None:
+def test_a_call_without_an_answer_at_the_end_is_a_loss(tmp_path: Path) -> None:
     on = tape(tmp_path, [])
     on.put(next(exchange("never answered")))
     on.close()
@@ -190,7 +190,7 @@ def test_a_link_in_the_place_of_a_recording_is_not_followed(tmp_path: Path) -> N
     assert "cannot write to" in said[0]
 
 
-def test_a_value_that_a_name_tells_later_is_taken_out_of_the_lines_before_it(tmp_path: Path) -> None:
+def test_a_secret_that_a_name_shows_later_is_removed_from_earlier_lines(tmp_path: Path) -> None:
     put(one := tape(tmp_path, []), "he typed hunter42x")
     assert one.flush()
     assert "hunter42x" in (tmp_path / "r.jsonl").read_text()
@@ -220,7 +220,7 @@ def test_a_run_whose_name_holds_a_secret_is_written_under_a_redacted_name(tmp_pa
     assert token not in file.read_text() + "".join(said)
 
 
-def test_a_private_key_on_stderr_is_one_value(tmp_path: Path) -> None:
+def test_a_private_key_on_stderr_is_redacted_as_one_value(tmp_path: Path) -> None:
     said: list[str] = []
     one = tape(tmp_path, said)
     for line in (

@@ -25,7 +25,7 @@ SERVER: JsonObject = {
 
 
 class Tape:
-    """One run; each line is a second later than the one before."""
+    """A recording of one run; each line is one second later than the line before."""
 
     def __init__(self, folder: Path, run: str, at: float = 1000.0) -> None:
         self.file = folder / "recordings" / f"{run}.jsonl"
@@ -44,7 +44,7 @@ class Tape:
         return self.exchange("tools/call", {"name": name, "arguments": arguments}, result=result)
 
     def told(self, name: str, says: str, before: JsonObject | None, after: JsonObject | None, **arguments: Any) -> Tape:
-        """A call whose answer tells states."""
+        """A call whose answer reports the states before and after it."""
         told = {"dreamgym/before": before, "dreamgym/state": after}
         meta = {key: state for key, state in told.items() if state is not None}
         result = {"content": [{"type": "text", "text": says}], "_meta": meta}
@@ -65,17 +65,17 @@ class Tape:
 
 
 def crm(tmp_path: Path) -> Path:
-    """A started folder."""
+    """A new environment folder."""
     folder = tmp_path / "crm"
     start_folder(folder, "crm", {"adapter": "mcp", "command": ["npx", "crm"]})
     return folder
 
 
 def trajectories(folder: Path) -> dict[str, Trajectory]:
-    """What was built, by id."""
+    """The trajectories of a built folder, by id."""
     return {one.id: one for one in read_jsonl(folder / "trajectories.jsonl", Trajectory)}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder but the recordings."""
+    """Every file of a folder except the recordings."""
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}

@@ -1,4 +1,4 @@
-"""What the tests of all formats need: an environment, and documents read in one line."""
+"""Helpers for the tests of all formats: environments, and the import of documents in one line."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Conversations with Thought, Action and Observation; the words are those of real ALFWorld and WebShop episodes."""
+"""Conversations with Thought, Action and Observation, in the words of real ALFWorld and WebShop episodes."""
 
 import json
 import lzma
@@ -35,7 +35,7 @@ TURNS: list[JsonObject] = [
 ]
 
 
-def test_the_prelude_is_no_part_of_the_episode(tmp_path: Path) -> None:
+def test_the_prelude_is_not_part_of_the_episode(tmp_path: Path) -> None:
     trajectory = only(imported(tmp_path, text_spec(), {"conversations": TURNS, "item_id": "alfworld_3", "reward": 1}))
     assert trajectory.task.instruction == trajectory.task.initial_state == trajectory.transitions[0].state == OPENING
     assert steps(trajectory) == [
@@ -45,7 +45,7 @@ def test_the_prelude_is_no_part_of_the_episode(tmp_path: Path) -> None:
     assert (trajectory.final_reward, trajectory.task.metadata) == (1.0, {"agentgym_item": "alfworld_3"})
 
 
-def test_a_worked_example_that_the_file_marks_is_no_part_of_the_episode(tmp_path: Path) -> None:
+def test_a_worked_example_that_the_file_marks_is_not_part_of_the_episode(tmp_path: Path) -> None:
     example = [human("a room"), agent("Action: dance", loss=False), human("Nothing happens.")]
     trajectory = only(imported(tmp_path, text_spec(), {"conversations": [*TURNS[:2], *example, *TURNS[2:]]}))
     assert [step[1]["command"] for step in steps(trajectory)] == ["look", "take mug 1"]
@@ -59,14 +59,14 @@ def test_roles_and_content_are_the_same_as_from_and_value(tmp_path: Path) -> Non
     assert len(only(report).transitions) == 2
 
 
-def test_a_last_action_without_an_observation_is_left_out_and_named(tmp_path: Path) -> None:
+def test_a_last_action_without_an_observation_is_left_out_and_reported(tmp_path: Path) -> None:
     report = imported(tmp_path, text_spec(), {"conversations": [*TURNS, agent("Action: put mug 1 on desk 1")]})
     assert len(report.trajectories[0].transitions) == 2
     assert report.left_out[0].where == "file.jsonl, line 1, turn 7"
     assert report.left_out[0].reason == "the action 'put mug 1 on desk 1' has no observation"
 
 
-def test_an_environment_of_several_tools_cannot_hold_texts(tmp_path: Path) -> None:
+def test_actions_as_texts_do_not_fit_an_environment_with_several_tools(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("look", "take"), {"conversations": TURNS})
     assert "its actions are texts, but environment 'crm' has no single tool" in report.skipped[0].reason
 
@@ -74,7 +74,7 @@ def test_an_environment_of_several_tools_cannot_hold_texts(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "file", ["alfworld/trajectories_handcoded.jsonl.xz", "webshop/trajectories_oracle_random.jsonl.xz"]
 )
-def test_real_episodes_told_as_conversations_come_back_to_the_letter(file: str, tmp_path: Path) -> None:
+def test_real_episodes_written_as_conversations_are_imported_exactly(file: str, tmp_path: Path) -> None:
     if not (DATA / file).exists():
         pytest.skip(f"the recorded episodes are not at {DATA / file}")
     with lzma.open(DATA / file, "rt", encoding="utf-8") as lines:

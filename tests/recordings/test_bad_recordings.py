@@ -1,4 +1,4 @@
-"""Each thing that can go wrong with a recording has one message, and what is good of it is kept."""
+"""Each fault of a recording gives one message, and the good part of the recording is kept."""
 
 import json
 from pathlib import Path
@@ -13,14 +13,14 @@ from dreamgym.types import JsonObject
 
 
 @pytest.mark.parametrize("cut", ['{"kind": "exch', '{"kind": "note", "run": "a", "task": "\xc3'])
-def test_a_last_line_that_a_crash_cut_off_costs_that_line_only(tmp_path: Path, cut: str) -> None:
+def test_a_crash_that_cuts_off_the_last_line_loses_only_that_line(tmp_path: Path, cut: str) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("get", "Ada", id="x1").raw(cut)
     assert build_folder(folder).messages == ("a: line 4 was cut off by a crash; it is left out",)
     assert len(trajectories(folder)["crm-a"].transitions) == 1
 
 
-def test_a_corrupt_line_in_the_middle_costs_that_line_only(tmp_path: Path) -> None:
+def test_a_corrupt_line_in_the_middle_is_the_only_line_lost(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("get", "Ada", id="x1").raw("\x00garbage\n").call("get", "Bob", id="x2")
     (message,) = build_folder(folder).messages
@@ -37,7 +37,7 @@ def test_a_corrupt_line_in_the_middle_costs_that_line_only(tmp_path: Path) -> No
         ({"result": {"inputRequests": {}}}, "the server asked for more input"),
     ],
 )
-def test_a_call_without_an_answer_is_no_observation(tmp_path: Path, answer: JsonObject, why: str) -> None:
+def test_a_call_without_an_answer_is_left_out_and_reported(tmp_path: Path, answer: JsonObject, why: str) -> None:
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello().call("get", "Ada", id="x1")
     tape.exchange("tools/call", {"name": "get", "arguments": {"id": "x2"}}, **answer)
@@ -47,7 +47,7 @@ def test_a_call_without_an_answer_is_no_observation(tmp_path: Path, answer: Json
 
 
 @pytest.mark.parametrize("params", [{}, {"name": ""}, {"name": 3}, {"name": "get", "arguments": [1]}])
-def test_a_call_that_is_none_is_left_out(tmp_path: Path, params: JsonObject) -> None:
+def test_an_invalid_call_is_left_out(tmp_path: Path, params: JsonObject) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().exchange("tools/call", params, result={"content": []})
     (message,) = build_folder(folder).messages
@@ -55,7 +55,7 @@ def test_a_call_that_is_none_is_left_out(tmp_path: Path, params: JsonObject) -> 
     assert trajectories(folder) == {}
 
 
-def test_what_the_recorder_lost_is_said_once_for_each_reason(tmp_path: Path) -> None:
+def test_losses_of_the_recorder_are_reported_once_for_each_reason(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello().call("get", "Ada", id="x1")
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_what_the_recorder_lost_is_said_once_for_each_reason(tmp_path: Path) -> 
     )
 
 
-def test_a_tool_that_the_list_has_not_costs_that_trajectory_unless_the_server_refused_it(tmp_path: Path) -> None:
+def test_a_trajectory_with_an_unlisted_tool_is_left_out_unless_the_server_refused_the_call(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("hidden", "it worked", x=1)
     Tape(folder, "b").hello().call("nope", "Unknown tool: nope", is_error=True).call("get", "Ada", id="x1")
@@ -73,7 +73,7 @@ def test_a_tool_that_the_list_has_not_costs_that_trajectory_unless_the_server_re
     assert list(trajectories(folder)) == ["crm-b"]
 
 
-def test_of_two_server_versions_the_newest_list_counts_and_what_still_fits_is_kept(tmp_path: Path) -> None:
+def test_the_newest_tool_list_of_two_versions_counts_and_runs_that_fit_it_are_kept(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     newer: JsonObject = {**SERVER, "serverInfo": {"name": "crm-server", "version": "2"}}
     Tape(folder, "gone", at=10).hello(GET, FIND).call("find", "unknown find", is_error=True)
@@ -90,7 +90,7 @@ def test_of_two_server_versions_the_newest_list_counts_and_what_still_fits_is_ke
     assert spec.mirror.initialize == newer, "server.json is of the server that has this tool list"
 
 
-def test_a_list_that_changes_in_mid_recording_is_the_one_that_counts(tmp_path: Path) -> None:
+def test_a_tool_list_that_changes_during_a_run_replaces_the_earlier_one(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello(GET).call("get", "Ada", id="x1")
     tape.exchange("tools/list", {}, result={"tools": [GET, FIND]}).call("find", "x1", who="Ada")
@@ -100,7 +100,7 @@ def test_a_list_that_changes_in_mid_recording_is_the_one_that_counts(tmp_path: P
     assert [tool["name"] for tool in EnvironmentSpec.load(folder).tools] == ["get", "find"]
 
 
-def test_a_list_read_to_its_end_counts_before_a_newer_one_that_was_not(tmp_path: Path) -> None:
+def test_a_tool_list_read_to_its_end_is_preferred_to_a_newer_incomplete_one(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a", at=10).hello(GET, FIND).call("find", "x1", who="Ada")
     Tape(folder, "b").exchange("tools/list", {}, result={"tools": [GET], "nextCursor": "2"}).call("get", id="x1")
@@ -133,7 +133,7 @@ def test_without_any_tool_list_nothing_is_written_and_tools_json_can_be_written_
     assert list(trajectories(folder)) == ["crm-a"]
 
 
-def test_an_empty_recording_is_named_and_no_episode(tmp_path: Path) -> None:
+def test_an_empty_recording_is_reported_and_gives_no_episode(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("get", "Ada", id="x1")
     Tape(folder, "b").raw("")

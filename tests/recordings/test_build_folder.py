@@ -1,4 +1,4 @@
-"""A folder holds what was recorded: all that is good of it, and one message for each thing that is not."""
+"""A built folder contains everything good that was recorded, and each fault gives one message."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_a_run_becomes_a_trajectory_in_the_order_of_its_calls(tmp_path: Path) ->
     assert EnvironmentSpec.load(folder).tasks == (trajectory.task,)
 
 
-def test_parallel_calls_stand_in_the_order_in_which_they_began(tmp_path: Path) -> None:
+def test_parallel_calls_are_listed_in_the_order_in_which_they_began(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello()
     for name, started_at, ended_at in (("get", 1010.0, 1011.0), ("find", 1009.0, 1012.0)):
@@ -56,7 +56,7 @@ def test_parallel_calls_stand_in_the_order_in_which_they_began(tmp_path: Path) -
         ({"success": False}, None, 0.0, StopReason.FINISHED),
     ],
 )
-def test_nobody_saying_whether_it_was_right_is_not_the_same_as_wrong(
+def test_an_episode_that_nobody_judged_is_not_counted_as_a_failure(
     tmp_path: Path, said: dict[str, object], answer: str | None, reward: float | None, stop: StopReason
 ) -> None:
     folder = crm(tmp_path)
@@ -74,7 +74,7 @@ def test_the_tool_list_keeps_every_field_its_order_and_its_pages(tmp_path: Path)
     assert json.dumps(json.loads((folder / "tools.json").read_text())) == json.dumps([first, second])
 
 
-def test_the_mirror_holds_what_the_server_said_of_itself(tmp_path: Path) -> None:
+def test_the_server_presentation_holds_handshake_listings_and_lookups(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello()
     tape.exchange("resources/list", {}, result={"resources": [{"uri": "a:b"}]})
@@ -134,7 +134,7 @@ def test_a_server_of_the_python_sdk_refuses_an_unknown_tool_in_that_sdks_words(t
     assert EnvironmentSpec.load(folder).mirror.unknown_tool == "Unknown tool: {tool}"
 
 
-def test_a_protocol_error_of_a_call_is_what_the_agent_saw(tmp_path: Path) -> None:
+def test_a_protocol_error_of_a_call_is_its_observation(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     error = {"code": -32602, "message": "Unknown tool: nope"}
     Tape(folder, "a").hello().exchange("tools/call", {"name": "nope"}, error=error)
@@ -157,7 +157,7 @@ def test_building_twice_changes_nothing_and_leaves_nothing_behind(tmp_path: Path
     assert sorted(before) == names.split()
 
 
-def test_equal_instructions_are_one_task_and_a_given_id_counts_for_all(tmp_path: Path) -> None:
+def test_runs_with_equal_instructions_share_one_task_and_its_given_id(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     for run, said in (("a", {}), ("b", {"task_id": "who"}), ("c", {})):
         Tape(folder, run).hello().call("get", id="x1").note(task="Who is x1?", **said)
@@ -197,7 +197,7 @@ def test_a_proposed_task_is_marked_and_gives_way_to_a_given_one(tmp_path: Path) 
     ]
 
 
-def test_examples_and_entities_are_what_calls_were_made_of(tmp_path: Path) -> None:
+def test_examples_and_entities_come_from_the_arguments_of_successful_calls(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello().call("find", "Ada is c-17", who="Ada").call("get", "fine", id="c-17")
     tape.call("get", "no", is_error=True, id="zz")
@@ -210,7 +210,7 @@ def test_examples_and_entities_are_what_calls_were_made_of(tmp_path: Path) -> No
     }
 
 
-def test_a_faulty_tasks_file_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_faulty_tasks_file_is_reported_and_nothing_is_written(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     (folder / "tasks.jsonl").write_text('{"id": "x"}\n')
     Tape(folder, "a").hello().call("get", id="x1")
@@ -220,7 +220,7 @@ def test_a_faulty_tasks_file_is_named_and_nothing_is_written(tmp_path: Path) -> 
     assert contents(folder) == before
 
 
-def test_what_was_recorded_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_only_its_owner_can_read_a_recorded_folder(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("get", "Ada", id="x1")
     build_folder(folder)
@@ -230,7 +230,7 @@ def test_what_was_recorded_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_file_of_the_folder_takes_the_place_of_a_link(tmp_path: Path) -> None:
+def test_a_link_in_the_folder_is_replaced_by_a_file(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("theirs\n")

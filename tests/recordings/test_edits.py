@@ -1,4 +1,4 @@
-"""What a person edits in the files of a folder stays until its recording changes, and is never lost without a copy."""
+"""A person's edit of a folder's files stays until its recording changes, and is never lost without a copy."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from dreamgym.types import JsonObject, Task
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two runs, built."""
+    """A folder built from two runs."""
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("get", "Ada", id="x1")
     Tape(folder, "b", at=2000).hello().call("get", "Bob", id="x2")
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def edit(folder: Path, old: str, new: str) -> bytes:
-    """Replace a text in trajectories.jsonl; its content afterwards."""
+    """Replace a text in trajectories.jsonl; return the new content."""
     file = folder / "trajectories.jsonl"
     text = file.read_text()
     assert old in text
@@ -66,7 +66,7 @@ def test_an_edit_a_removal_and_an_addition_stay_when_another_run_comes(folder: P
     assert copies(folder) == []
 
 
-def test_a_label_wins_over_an_edit_and_the_edited_file_is_kept_beside(folder: Path) -> None:
+def test_a_label_wins_over_an_edit_and_the_edited_file_is_kept_as_a_copy(folder: Path) -> None:
     edited = edit(folder, "Bob", "Bert")
     Tape(folder, "b").note(task="Who is x2?")
     report = update_folder(folder)
@@ -80,7 +80,7 @@ def test_a_label_wins_over_an_edit_and_the_edited_file_is_kept_beside(folder: Pa
     assert trajectories(folder)["crm-b"].transitions[0].result.observation == "Bob"
 
 
-def test_a_file_that_an_older_edition_built_is_kept_beside_only_if_something_of_it_is_lost(folder: Path) -> None:
+def test_a_file_built_by_an_older_version_is_copied_only_if_something_of_it_is_lost(folder: Path) -> None:
     (folder / "recordings" / "built.json").unlink()
     Tape(folder, "c", at=3000).hello().call("get", "Cyd", id="x3")
     report = update_folder(folder)
@@ -92,7 +92,7 @@ def test_a_file_that_an_older_edition_built_is_kept_beside_only_if_something_of_
     assert copies(folder) == [edited]
 
 
-def test_a_damaged_file_is_made_again_and_kept_beside(folder: Path) -> None:
+def test_a_damaged_file_is_built_again_and_kept_as_a_copy(folder: Path) -> None:
     good = (folder / "trajectories.jsonl").read_bytes()
     (folder / "trajectories.jsonl").write_bytes(good + b"{")
     report = update_folder(folder)
@@ -102,7 +102,7 @@ def test_a_damaged_file_is_made_again_and_kept_beside(folder: Path) -> None:
     assert copies(folder) == [good + b"{"]
 
 
-def test_an_edit_off_the_schema_is_left_out_by_name_once_and_kept_beside(tmp_path: Path) -> None:
+def test_an_edit_that_does_not_fit_the_schema_is_reported_left_out_and_kept_in_a_copy(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     world: JsonObject = {"people": {"P-1": {"person_id": "P-1", "name": "Ada"}}}
     Tape(folder, "a").hello(GET).told("get", "Ada", world, world, id="P-1").told("get", "Ada!", world, world, id="P-1")
@@ -141,7 +141,7 @@ def test_an_edited_tool_list_stays_until_the_server_lists_other_tools(folder: Pa
     assert "Better." not in file.read_text()
 
 
-def test_an_edited_task_stays_and_is_that_of_its_episodes_until_it_is_labelled_again(folder: Path) -> None:
+def test_an_edited_task_stays_the_task_of_its_episodes_until_it_is_labelled_again(folder: Path) -> None:
     Tape(folder, "a").note(task="Who is x1?")
     update_folder(folder)
     file = folder / "tasks.jsonl"

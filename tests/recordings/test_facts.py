@@ -1,4 +1,4 @@
-"""Where no server tells its state, facts are put together from what answers show, and nothing else is concluded."""
+"""If a server reports no state, its state is inferred from the facts that answers show, and from nothing else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def order(number: int, status: str = "open", **more: Any) -> JsonObject:
 
 
 def known(trajectory: Trajectory, *paths: str) -> list[list[Any]]:
-    """The values at some paths, state by state; None where nothing is known."""
+    """The values at some paths in each state; None if a value is not known."""
     texts = [trajectory.transitions[0].state, *(step.next_state for step in trajectory.transitions)]
     return [[_at(parsed(text), path) for path in paths] for text in texts]
 
@@ -90,19 +90,19 @@ def stated(*steps: Step) -> Trajectory:
     return with_inferred_states([played(*steps)], SCHEMA, TOOLS)[0]
 
 
-def test_what_a_read_shows_was_true_from_the_start_and_stays() -> None:
+def test_a_fact_that_a_read_shows_is_true_from_the_start_to_the_end() -> None:
     found = stated(("find", {}, "none"), ("get_order", {"id": "O-1"}, order(1)), ("find", {}, "none"))
     assert known(found, "orders/O-1/status") == [["open"]] * 4
     assert found.task.initial_state == found.transitions[0].state
     assert all(step.result.state == step.next_state for step in found.transitions)
 
 
-def test_what_a_write_shows_replaces_what_was_known() -> None:
+def test_a_value_that_a_write_shows_replaces_the_known_one() -> None:
     found = stated(("get_order", {"id": "O-1"}, order(1)), ("pay", {"id": "O-1"}, order(1, "paid", total=3)))
     assert known(found, "orders/O-1/status", "orders/O-1/total") == [["open", None], ["open", None], ["paid", 3]]
 
 
-def test_a_change_that_a_later_read_shows_is_the_write_s_that_named_the_entity() -> None:
+def test_a_change_that_a_later_read_shows_is_attributed_to_the_write_that_named_the_entity() -> None:
     found = stated(
         ("get_order", {"id": "O-1"}, order(1)),
         ("pay", {"id": "O-1"}, "ok"),
@@ -113,7 +113,7 @@ def test_a_change_that_a_later_read_shows_is_the_write_s_that_named_the_entity()
     assert known(found, "orders/O-2/status") == [[None], [None], [None], ["open"], ["open"]]
 
 
-def test_what_is_linked_to_a_named_entity_may_have_changed_too() -> None:
+def test_an_entity_linked_to_a_named_one_may_have_changed_too() -> None:
     shown: JsonObject = {"customer_id": "C-1", "balance": 5}
     found = stated(
         ("get_order", {"id": "O-1"}, order(1, customer_id="C-1")), ("pay", {"id": "O-1"}, "ok"), ("find", {}, shown)
@@ -121,7 +121,7 @@ def test_what_is_linked_to_a_named_entity_may_have_changed_too() -> None:
     assert known(found, "customers/C-1/balance") == [[None], [None], [5], [5]]
 
 
-def test_a_write_that_names_nothing_known_may_have_changed_everything() -> None:
+def test_a_write_that_names_no_known_entity_may_have_changed_everything() -> None:
     found = stated(("note", {"text": "sale"}, "ok"), ("get_order", {"id": "O-1"}, order(1)))
     assert known(found, "orders/O-1/status") == [[None], ["open"], ["open"]]
 
@@ -131,14 +131,14 @@ def test_a_refused_call_has_changed_nothing_and_shows_nothing() -> None:
     assert known(found, "orders/O-1/status") == [["open"]] * 3
 
 
-def test_a_change_that_no_call_named_is_the_last_write_s_else_shown_where_it_is_seen() -> None:
+def test_a_change_that_no_call_named_is_attributed_to_the_last_write_else_to_the_read_that_shows_it() -> None:
     found = stated(("get_order", {}, order(1)), ("pay", {"id": "O-2"}, order(2)), ("get_order", {}, order(1, "late")))
     assert known(found, "orders/O-1/status") == [["open"], ["open"], ["late"], ["late"]]
     found = stated(("get_order", {}, order(1)), ("get_order", {}, order(1, "late")))
     assert known(found, "orders/O-1/status") == [["open"], ["open"], ["late"]]
 
 
-def test_in_a_deterministic_environment_the_runs_of_a_task_complete_each_other_but_for_contradictions() -> None:
+def test_in_a_deterministic_environment_the_runs_of_a_task_share_their_facts_except_contradictions() -> None:
     runs = [
         played(("get_order", {}, order(1)), ("get_order", {}, order(3)), id="a"),
         played(("get_order", {}, order(2)), ("get_order", {}, order(3, "paid")), id="b"),
@@ -151,7 +151,7 @@ def test_in_a_deterministic_environment_the_runs_of_a_task_complete_each_other_b
     assert known(third, *paths)[0] == [None, None, None, "open"]
 
 
-def test_what_a_tool_shows_unasked_may_be_new_unless_it_says_that_it_reads() -> None:
+def test_an_entity_that_no_argument_names_may_be_new_unless_the_tool_has_a_read_only_hint() -> None:
     found = with_inferred_states(
         [played(("search", {}, [order(1), order(2)]), ("look", {"id": "O-1"}, order(1, total=2)))], SCHEMA, {}
     )[0]
@@ -160,7 +160,7 @@ def test_what_a_tool_shows_unasked_may_be_new_unless_it_says_that_it_reads() -> 
     assert _at(parsed(found.transitions[0].state), "orders/O-1/order_id") == "O-1"
 
 
-def test_tools_are_reads_where_they_say_so_or_no_change_needs_them() -> None:
+def test_tools_are_reads_if_a_hint_marks_them_or_if_they_explain_no_change() -> None:
     runs = [
         played(
             ("look", {"id": "O-1"}, order(1)), ("pay", {"id": "O-1"}, "ok"), ("look", {"id": "O-1"}, order(1, "paid"))
@@ -174,7 +174,7 @@ def test_tools_are_reads_where_they_say_so_or_no_change_needs_them() -> None:
 
 
 def shop_runs() -> list[Trajectory]:
-    """Orders with lines, a memory of names, and answers to questions."""
+    """Two runs that show orders, their lines, and answers to yes-or-no questions."""
     lines: Any = [{"sku": "S-1", "price": 3}, {"sku": "S-2", "price": 4}]
     return [
         played(
@@ -192,7 +192,7 @@ def shop_runs() -> list[Trajectory]:
     ]
 
 
-def test_collections_are_what_answers_show_by_an_id_again_and_again() -> None:
+def test_objects_with_an_id_that_answers_show_repeatedly_become_collections() -> None:
     hinted: dict[str, JsonObject] = {"is_free": READ, "get_order": READ, "list_orders": READ, "find": READ}
     assert infer_schema(shop_runs(), hinted) == StateSchema(
         collections={
@@ -206,13 +206,13 @@ def test_collections_are_what_answers_show_by_an_id_again_and_again() -> None:
     )
 
 
-def test_nothing_is_derived_from_words_or_from_what_is_shown_once() -> None:
+def test_no_schema_is_derived_from_words_or_from_objects_shown_once() -> None:
     assert infer_schema([played(("get_order", {}, order(1)), ("get_order", {}, order(2)))], TOOLS) is None
     assert infer_schema([played(("look", {}, "an order"), ("look", {}, "[1, 2"))], TOOLS) is None
     assert infer_schema([], TOOLS) is None
 
 
-def test_objects_called_by_id_alone_are_named_after_where_they_stand() -> None:
+def test_a_collection_with_the_key_id_is_named_after_its_place_in_the_answer() -> None:
     teams: Any = {"teams": {"7": {"id": 7, "name": "A"}, "8": {"id": 8, "name": "B"}}}
     schema = infer_schema([played(("get_all", {}, teams), ("get_all", {}, teams))], TOOLS)
     assert schema == StateSchema(collections={"teams": Collection(key="id", fields={"name": "string"}, complete=False)})
@@ -220,7 +220,7 @@ def test_objects_called_by_id_alone_are_named_after_where_they_stand() -> None:
     assert known(found, "teams/7/name", "teams/8/id") == [["A", 8]] * 2
 
 
-def test_seeding_facts_is_asked_for_once_and_then_goes_by_env_toml(tmp_path: Path) -> None:
+def test_facts_are_derived_on_request_and_from_then_on_by_the_schema_in_env_toml(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     for run in ("a", "b"):
         tape = Tape(folder, run).hello()
@@ -263,7 +263,7 @@ CALLS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(CALLS)
-def test_whatever_was_shown_is_in_the_state_after_it_and_every_state_is_on_the_schema(
+def test_every_shown_fact_is_in_the_next_state_and_every_state_fits_the_schema(
     calls: list[tuple[str, int, Any, str]],
 ) -> None:
     steps: list[tuple[str, JsonObject, Any]] = []

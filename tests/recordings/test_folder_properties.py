@@ -1,4 +1,4 @@
-"""Whatever was recorded and wherever it was cut off: a folder is made, and no complete episode is lost."""
+"""A folder is built from any recording, cut off anywhere, and no complete episode is lost."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ EVENTS = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(events=st.lists(EVENTS, max_size=12), cut=st.integers(0, 400))
-def test_any_recording_cut_off_anywhere_costs_no_complete_episode(events: list[dict[str, Any]], cut: int) -> None:
+def test_a_recording_cut_off_anywhere_loses_no_complete_episode(events: list[dict[str, Any]], cut: int) -> None:
     with TemporaryDirectory() as place:
         folder = crm(Path(place))
         Tape(folder, "whole", at=1e9).hello().call("get", "Ada", id="x1").note(task="Who is x1?", success=True)

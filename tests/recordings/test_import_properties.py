@@ -1,4 +1,4 @@
-"""Whatever a file holds: what is ours comes back unchanged, and what is junk is reported and never a crash."""
+"""Imports of arbitrary files: our own lines come back unchanged, and junk is reported and never causes a crash."""
 
 import gzip
 import json
@@ -100,7 +100,7 @@ def test_our_own_lines_come_back_unchanged_with_their_ids_and_sources(played: li
 
 @settings(max_examples=300, deadline=None)
 @given(plausible)
-def test_no_value_of_whatever_shape_crashes_a_format(value: Any) -> None:
+def test_no_value_of_any_shape_crashes_an_importer(value: Any) -> None:
     document = Document("here", value)
     for importer in FORMATS.values():
         assert importer.matches(value) in (True, False)
@@ -116,7 +116,7 @@ junk = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, m
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(junk | plausible.map(json.dumps), min_size=1, max_size=5))
-def test_no_file_crashes_the_reading_and_no_line_of_it_goes_unmentioned(lines: list[str]) -> None:
+def test_no_file_crashes_the_import_and_every_unused_line_is_reported(lines: list[str]) -> None:
     with TemporaryDirectory() as folder:
         report = imported(Path(folder), spec("find"), *lines)
     mentioned = " ".join(skipped.where for skipped in report.skipped)
@@ -126,7 +126,7 @@ def test_no_file_crashes_the_reading_and_no_line_of_it_goes_unmentioned(lines: l
         assert all(f"line {number}" in mentioned for number in lists)
 
 
-def test_a_file_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "picture").write_bytes(b"\x89PNG\xff")
     with pytest.raises(InvalidInput, match="picture: cannot be read"):
         list(read_file(tmp_path / "picture"))
@@ -139,7 +139,7 @@ CHAT: list[JsonObject] = [
 ]
 
 
-def test_a_broken_line_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+def test_a_broken_line_is_reported_and_the_others_are_kept(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("find"), {"messages": CHAT}, '{"messages": [', "NaN", {"nothing": "known"})
     assert len(report.trajectories) == 1
     assert [skipped.where for skipped in report.skipped] == [
@@ -174,7 +174,7 @@ def test_one_file_may_hold_several_formats(tmp_path: Path) -> None:
     assert report.formats == {"tau-bench": 1, "openai": 1}
 
 
-def test_a_format_that_is_named_is_not_guessed_at(tmp_path: Path) -> None:
+def test_a_given_format_is_used_without_guessing(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("find"), {"messages": CHAT}, format_name="tau-bench")
     assert report.trajectories == []
     with pytest.raises(UnknownName, match="unknown format 'xml': expected one of agentgym, dreamgym, langchain"):
@@ -189,7 +189,7 @@ def test_the_same_content_has_the_same_id_and_counts_once(tmp_path: Path) -> Non
     assert elsewhere.trajectories[0].id != twice.trajectories[0].id
 
 
-def test_text_that_cannot_be_stored_costs_its_trajectory_alone(tmp_path: Path) -> None:
+def test_only_the_trajectory_with_text_that_cannot_be_stored_is_lost(tmp_path: Path) -> None:
     nul, surrogate = ([{**CHAT[0], "content": text}, *CHAT[1:]] for text in ("a\0", "\ud800"))
     deep = [*CHAT[:2], {**CHAT[2], "content": json.loads("[" * 200 + "]" * 200)}]
     report = imported(tmp_path, spec("find"), nul, surrogate, deep, CHAT)
@@ -200,7 +200,7 @@ def test_text_that_cannot_be_stored_costs_its_trajectory_alone(tmp_path: Path) -
     assert "NUL" in reasons["file.jsonl, line 1"]
 
 
-def test_a_trajectory_of_another_environment_is_named(tmp_path: Path) -> None:
+def test_a_trajectory_of_another_environment_is_reported(tmp_path: Path) -> None:
     other = only(imported(tmp_path, spec("find", name="erp"), CHAT))
     report = imported(tmp_path, spec("find"), other.model_dump_json())
     assert report.skipped[0].reason == "belongs to environment 'erp', not 'crm'"
@@ -243,7 +243,7 @@ def told_by(product: str, made: list[tuple[Any, str, bool]]) -> list[JsonObject]
 
 @settings(deadline=None)
 @given(calls_made, st.sampled_from(["langsmith", "langfuse", "openai-responses"]), st.randoms())
-def test_every_product_gives_the_same_steps_in_whatever_order_its_rows_come(
+def test_every_product_gives_the_same_steps_for_any_order_of_its_rows(
     made: list[tuple[Any, str, bool]], product: str, order: Random
 ) -> None:
     rows = told_by(product, made)
@@ -286,14 +286,14 @@ def test_a_line_of_ours_needs_nothing_that_only_a_recorder_knows(tmp_path: Path)
         ({"task": None}, "task: Input should be a valid dictionary or instance of Task"),
     ],
 )
-def test_a_line_that_is_nearly_ours_is_told_which_field_it_lacks(
+def test_a_line_that_is_nearly_ours_is_reported_with_the_faulty_field(
     line: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     (skipped,) = imported(tmp_path, spec("find"), {**SHORT, **line}).skipped
     assert skipped.reason == f"is not a trajectory: {reason}; docs/importing.md shows one in full"
 
 
-def test_a_faulty_line_of_ours_is_named_where_seed_would_refuse_the_file(tmp_path: Path) -> None:
+def test_import_reports_a_faulty_line_of_ours_but_seed_refuses_the_file(tmp_path: Path) -> None:
     line = only(imported(tmp_path, spec("find"), CHAT)).model_dump(mode="json")
     report = imported(tmp_path, spec("find"), {**line, "source": "dreamt"}, line)
     assert len(report.trajectories) == 1

@@ -1,4 +1,4 @@
-"""What a stranger's file costs to import grows with its size, and no faster."""
+"""The time to import a file, which may come from a stranger, grows no faster than its size."""
 
 import json
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def spans(count: int) -> str:
 
 
 def runs(count: int, *, nested: bool) -> str:
-    """A chain of LangSmith's tool runs, each within the one before."""
+    """LangSmith tool runs: all children of one root if `nested`, else a chain, each a child of the one before."""
     rows = [
         {"id": str(n), "run_type": "tool", "name": "find", "inputs": {}, "outputs": {"output": 1}} for n in range(count)
     ]

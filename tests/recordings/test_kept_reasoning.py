@@ -1,4 +1,4 @@
-"""Reasoning that a teacher wrote is in no recording, and a folder that is built again keeps it."""
+"""A folder that is built again keeps the reasoning of a teacher model, although no recording contains it."""
 
 from pathlib import Path
 

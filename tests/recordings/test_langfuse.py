@@ -56,7 +56,7 @@ def generations(**given: JsonValue) -> list[JsonObject]:
 
 
 def calls(kind: str) -> list[JsonObject]:
-    """The two tool calls, of which one failed."""
+    """The two tool calls; the second one failed."""
     return [
         observation("find", kind, 1, input={"q": "Mia"}, output={"id": 7}),
         observation("find", kind, 3, input={"q": "Bob"}, output=None, level="ERROR", statusMessage="no Bob here"),
@@ -109,7 +109,7 @@ def test_without_tool_observations_the_messages_of_the_last_generation_are_read(
     assert (steps(trajectory), trajectory.answer) == (EXPECTED, "Number 7.")
 
 
-def test_calls_in_the_form_of_langchain_are_read_from_its_handlers_messages(tmp_path: Path) -> None:
+def test_calls_in_langchain_form_are_read_from_the_messages_of_its_handler(tmp_path: Path) -> None:
     call: JsonObject = {"type": "tool_call", "id": "a", "name": "find", "args": {"q": "Mia"}}
     messages = [
         ASKED,
@@ -129,7 +129,7 @@ def test_a_tool_that_was_not_traced_is_read_from_the_messages(tmp_path: Path) ->
     assert steps(told) == EXPECTED
 
 
-def test_a_decorated_function_has_the_arguments_that_have_names(tmp_path: Path) -> None:
+def test_only_named_arguments_of_a_decorated_function_can_be_used(tmp_path: Path) -> None:
     named = observation("find", "TOOL", 1, input={"args": [], "kwargs": {"q": "Mia"}}, output="#7")
     placed = observation("find", "TOOL", 2, input={"args": ["Bob"], "kwargs": {}}, output="#8")
     report = imported(tmp_path, spec("find"), trace([named, placed], input="Who is Mia?"))
@@ -138,7 +138,7 @@ def test_a_decorated_function_has_the_arguments_that_have_names(tmp_path: Path) 
     assert "its arguments were recorded without their names" in report.left_out[0].reason
 
 
-def test_a_call_without_a_result_is_named_with_its_observation(tmp_path: Path) -> None:
+def test_a_call_without_a_result_is_reported_with_its_observation(tmp_path: Path) -> None:
     rows = [*calls("TOOL"), observation("find", "TOOL", 5, input={"q": "Ann"}, output=None)]
     report = imported(tmp_path, spec("find"), trace(rows))
     assert steps(report.trajectories[0]) == EXPECTED
@@ -147,7 +147,7 @@ def test_a_call_without_a_result_is_named_with_its_observation(tmp_path: Path) -
     assert left_out.reason == "the call of 'find' has no result"
 
 
-def test_definitions_come_from_the_request_or_from_between_the_messages(tmp_path: Path) -> None:
+def test_tool_definitions_come_from_the_request_or_from_among_the_messages(tmp_path: Path) -> None:
     between = [ASKED, {"role": "tool", "content": DEFINITION}]
     of_langchain = observation(
         "ChatModel", "GENERATION", 0, input=between, output={"role": "assistant", "content": "7"}
@@ -158,7 +158,7 @@ def test_definitions_come_from_the_request_or_from_between_the_messages(tmp_path
         assert defined_tools(found)[0] == [{"name": "find", "inputSchema": {"type": "object"}}]
 
 
-def test_a_trace_whose_observations_are_only_named_says_how_to_export_it(tmp_path: Path) -> None:
+def test_a_trace_with_only_the_ids_of_its_observations_is_reported_with_advice(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("find"), {"id": "t", "observations": ["o-1", "o-2"]}, trace(ROWS))
     assert len(report.trajectories) == 1
     assert [skipped.reason for skipped in report.skipped] == [
@@ -166,7 +166,7 @@ def test_a_trace_whose_observations_are_only_named_says_how_to_export_it(tmp_pat
     ]
 
 
-def test_a_trace_without_a_tool_call_is_named(tmp_path: Path) -> None:
+def test_a_trace_without_a_tool_call_is_reported(tmp_path: Path) -> None:
     said = observation("chat", "GENERATION", 0, input=[ASKED], output="Hello.")
     report = imported(tmp_path, spec("find"), trace([said]))
     assert [(one.where, one.reason) for one in report.skipped] == [

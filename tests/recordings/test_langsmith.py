@@ -1,4 +1,4 @@
-"""Runs that LangChain's own tracer wrote, flat and nested, and the cases that it does not show."""
+"""Runs that LangChain's own tracer wrote, flat and nested, and hand-written runs for the other cases."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from dreamgym.types import JsonObject, StopReason
 
 
 class KeptRuns(Client):
-    """A client that sends nothing: it keeps the runs as LangSmith would have them."""
+    """A client that sends nothing and keeps the runs as LangSmith would store them."""
 
     def __init__(self) -> None:
         super().__init__(api_url="http://127.0.0.1:9", api_key="none", auto_batch_tracing=False)
@@ -38,7 +38,7 @@ class KeptRuns(Client):
 
 
 class Scripted(GenericFakeChatModel):
-    """A model with prepared answers that takes tools."""
+    """A model with prepared answers that accepts tools."""
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
         return self.bind(tools=[convert_to_openai_tool(one) for one in tools])
@@ -53,7 +53,7 @@ def find(q: str) -> dict[str, int]:
 
 
 def plain(value: object) -> object:
-    """A value that JSON has not, as LangSmith's API gives it."""
+    """A value that JSON does not have, in the form of LangSmith's API."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, datetime):
@@ -78,14 +78,14 @@ def rows() -> list[JsonObject]:
 
 
 def nested(rows: list[JsonObject], row: JsonObject) -> JsonObject:
-    """The run with its children in it, and without what then tells where it belongs."""
+    """The run with its children inside, and without the fields that show its trace and its parent."""
     children = [nested(rows, child) for child in rows if child["parent_run_id"] == row["id"]]
     own = {key: value for key, value in row.items() if key not in ("trace_id", "parent_run_id", "dotted_order")}
     return {**own, "child_runs": list(children)}
 
 
 def as_text(row: JsonObject) -> JsonObject:
-    """A row of the bulk export whose columns hold JSON as text."""
+    """A row of the bulk export whose columns contain JSON as text."""
     columns = ("inputs", "outputs", "extra")
     return {key: json.dumps(value) if key in columns else value for key, value in row.items()}
 
@@ -129,7 +129,7 @@ def test_without_model_runs_the_state_of_the_outermost_run_is_read(rows: list[Js
     assert (trajectory.task.instruction, len(trajectory.transitions)) == ("Who is Mia?", 2)
 
 
-def test_tool_definitions_come_along(rows: list[JsonObject], tmp_path: Path) -> None:
+def test_tool_definitions_are_read_from_the_runs(rows: list[JsonObject], tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, rows)))
     tools, differing = defined_tools(found for _, found in read_file(tmp_path / "runs.jsonl"))
     assert [tool["name"] for tool in tools] == ["find"]
@@ -150,14 +150,14 @@ def run(run_id: str, kind: str = "tool", parent: str | None = "root", **fields: 
 ROOT = run("root", "chain", None, inputs={"question": "Who is Mia?"}, outputs={"output": "Mia is 7."}, start_time=0)
 
 
-def test_a_run_that_failed_answers_with_its_error_and_no_traceback(tmp_path: Path) -> None:
+def test_the_result_of_a_failed_run_is_its_error_without_the_traceback(tmp_path: Path) -> None:
     told = "ValueError('no such')Traceback (most recent call last):\n  File \"/home/me/crm.py\", line 1"
     report = imported(tmp_path, spec("find"), ROOT, run("a", outputs=None, error=told))
     (step,) = only(report).transitions
     assert (step.result.observation, step.result.is_error) == ("ValueError('no such')", True)
 
 
-def test_an_error_is_what_the_agent_read_of_it_where_the_messages_have_that(tmp_path: Path) -> None:
+def test_an_error_has_the_text_that_the_agent_read_if_the_messages_contain_it(tmp_path: Path) -> None:
     told = messages_to_dict([HumanMessage("go"), ToolMessage("Please mend your mistakes.", tool_call_id="c")])
     model = run("z", "llm", inputs={"messages": [told]}, outputs=None)
     failed = run("a", outputs=None, error="ValueError('no such')", extra={"tool_call_id": "c"})
@@ -165,12 +165,12 @@ def test_an_error_is_what_the_agent_read_of_it_where_the_messages_have_that(tmp_
     assert (step.result.observation, step.result.is_error) == ("Please mend your mistakes.", True)
 
 
-def test_the_outermost_run_says_what_was_asked_and_answered_where_no_model_was_traced(tmp_path: Path) -> None:
+def test_the_outermost_run_gives_question_and_answer_if_no_model_was_traced(tmp_path: Path) -> None:
     trajectory = only(imported(tmp_path, spec("find"), ROOT, run("a")))
     assert (trajectory.task.instruction, trajectory.answer) == ("Who is Mia?", "Mia is 7.")
 
 
-def test_a_call_without_a_result_and_one_within_another_tool_are_named(tmp_path: Path) -> None:
+def test_a_call_without_a_result_and_one_within_another_tool_are_reported(tmp_path: Path) -> None:
     rows = [ROOT, run("a"), run("b", outputs=None), run("c", parent="a", name="query")]
     report = imported(tmp_path, spec("find"), *rows)
     assert len(report.trajectories[0].transitions) == 1
@@ -180,7 +180,7 @@ def test_a_call_without_a_result_and_one_within_another_tool_are_named(tmp_path:
     ]
 
 
-def test_arguments_in_python_are_not_guessed_at(tmp_path: Path) -> None:
+def test_a_call_with_arguments_as_python_text_is_left_out(tmp_path: Path) -> None:
     rows = [
         run("a", inputs={"input": "{'q': 1}"}),
         run("b", inputs={"input": '{"q": 1}'}),
@@ -192,7 +192,7 @@ def test_arguments_in_python_are_not_guessed_at(tmp_path: Path) -> None:
     assert "its arguments were recorded as Python text" in left_out.reason
 
 
-def test_each_trace_is_an_episode_and_faults_cost_nothing_but_themselves(tmp_path: Path) -> None:
+def test_each_trace_is_an_episode_and_only_faulty_lines_are_skipped(tmp_path: Path) -> None:
     other = {**run("d", parent=None), "trace_id": "d"}
     report = imported(tmp_path, spec("find"), ROOT, run("a"), "oh", {"id": "x", "name": "find"}, other)
     assert len(report.trajectories) == 2

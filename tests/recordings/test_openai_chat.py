@@ -1,4 +1,4 @@
-"""Chat messages with tool calls become the steps that the tools saw, and whatever does not is named."""
+"""Chat messages with tool calls become steps, and every call that cannot be used is reported."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def says(call_id: str, content: JsonValue) -> JsonObject:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def test_a_conversation_is_an_instruction_steps_and_an_answer(tmp_path: Path) -> None:
+def test_a_conversation_becomes_an_instruction_steps_and_an_answer(tmp_path: Path) -> None:
     chat = [{"role": "system", "content": "be kind"}, USER, asks(("1", "find", '{"q": "Mia"}')), says("1", "#7"), DONE]
     trajectory = only(imported(tmp_path, spec("find"), {"messages": chat}))
     assert trajectory.task.instruction == "Is Mia there?"
@@ -54,7 +54,7 @@ def test_a_result_goes_to_the_call_with_its_id_before_one_without_an_id(tmp_path
     assert steps(trajectory) == [("find", {"q": 1}, "one"), ("find", {"q": 2}, "two")]
 
 
-def test_an_id_that_is_used_again_belongs_to_the_call_before_it(tmp_path: Path) -> None:
+def test_a_result_with_a_reused_id_belongs_to_the_call_before_it(tmp_path: Path) -> None:
     chat = [USER, asks(("a", "find", "{}")), says("a", "one"), asks(("a", "open", "{}")), says("a", "two"), DONE]
     assert [step[2] for step in steps(only(imported(tmp_path, spec("find", "open"), chat)))] == ["one", "two"]
 
@@ -65,7 +65,7 @@ def test_the_older_function_call_is_read_too(tmp_path: Path) -> None:
     assert steps(only(imported(tmp_path, spec("find"), chat))) == [("find", {"q": "Mia"}, "#7")]
 
 
-def test_arguments_that_are_no_json_cost_their_call_and_nothing_else(tmp_path: Path) -> None:
+def test_only_calls_whose_arguments_are_not_a_json_object_are_left_out(tmp_path: Path) -> None:
     chat = [USER, asks(("a", "find", "{bad"), ("b", "find", "[]"), ("c", "find", "{}")), says("c", "#7"), DONE]
     report = imported(tmp_path, spec("find"), chat)
     assert steps(report.trajectories[0]) == [("find", {}, "#7")]
@@ -75,7 +75,7 @@ def test_arguments_that_are_no_json_cost_their_call_and_nothing_else(tmp_path: P
     assert second.reason == "the arguments of the call of 'find' are not a JSON object, but list"
 
 
-def test_calls_without_a_result_and_results_without_a_call_are_named(tmp_path: Path) -> None:
+def test_calls_without_a_result_and_results_without_a_call_are_reported(tmp_path: Path) -> None:
     chat = [USER, asks(("a", "find", "{}"), ("b", "find", "{}")), says("b", "#7"), says("x", "?"), DONE]
     report = imported(tmp_path, spec("find"), chat)
     assert len(report.trajectories[0].transitions) == 1
@@ -85,7 +85,7 @@ def test_calls_without_a_result_and_results_without_a_call_are_named(tmp_path: P
     }
 
 
-def test_a_trajectory_with_a_tool_that_the_environment_has_not_is_left_out_and_names_it(tmp_path: Path) -> None:
+def test_a_trajectory_with_tools_that_the_environment_lacks_is_left_out_and_they_are_reported(tmp_path: Path) -> None:
     good = [USER, asks(("a", "find", "{}")), says("a", "#7"), DONE]
     bad = [USER, asks(("a", "fly", "{}"), ("b", "swim", "{}")), says("a", "up"), says("b", "in"), DONE]
     report = imported(tmp_path, spec("find"), bad, good)
@@ -97,7 +97,7 @@ def test_a_trajectory_with_a_tool_that_the_environment_has_not_is_left_out_and_n
     )
 
 
-def test_words_between_agent_and_user_are_steps_where_the_environment_has_a_tool_for_them(tmp_path: Path) -> None:
+def test_words_between_agent_and_user_are_steps_if_the_environment_has_a_tool_for_them(tmp_path: Path) -> None:
     chat = [USER, {"role": "assistant", "content": "Which?"}, {"role": "user", "content": "Mia Li"}]
     chat += [asks(("a", "find", "{}")), says("a", "#7"), DONE]
     spoken = only(imported(tmp_path, spec("find", "respond"), chat))
@@ -114,7 +114,7 @@ def test_content_of_several_parts_keeps_its_parts(tmp_path: Path) -> None:
     assert result.content == [{"type": "text", "text": "here"}, picture]
 
 
-def test_a_conversation_without_a_usable_call_is_named(tmp_path: Path) -> None:
+def test_a_conversation_without_a_usable_call_is_reported(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("find"), [USER, DONE])
     assert [skipped.reason for skipped in report.skipped] == ["has no tool call with a result"]
 

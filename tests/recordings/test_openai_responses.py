@@ -1,4 +1,4 @@
-"""Items of the Responses API become the steps that functions and MCP tools saw, and whatever does not is named."""
+"""Calls of functions and MCP tools in the Responses API become steps, and items that cannot be used are reported."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def mcp(item_id: str, q: str, **fields: object) -> JsonObject:
 ITEMS = [USER, REASONING, call("a", "Mia"), call("b", "Bob"), output("b", "#8"), output("a", "#7"), DONE]
 
 
-def test_the_items_of_these_tests_are_those_of_the_openai_package() -> None:
+def test_the_openai_package_accepts_the_items_of_these_tests() -> None:
     listed: JsonObject = {"type": "mcp_list_tools", "id": "l", "server_label": "crm", "tools": []}
     for item in (*ITEMS, mcp("m", "Mia", output="#7"), listed):
         TypeAdapter(ResponseInputItemParam).validate_python(item)
@@ -67,7 +67,7 @@ def test_every_form_gives_the_same_steps_and_answer(form: str, tmp_path: Path) -
     assert steps(trajectory) == EXPECTED
 
 
-def test_calls_of_mcp_tools_have_their_results_and_errors_with_them(tmp_path: Path) -> None:
+def test_calls_of_mcp_tools_contain_their_results_and_errors(tmp_path: Path) -> None:
     refused = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no Bob here"}]}
     broken = {"type": "mcp_protocol_error", "code": -32602, "message": "unknown tool"}
     items = [
@@ -105,7 +105,7 @@ def test_a_result_of_several_parts_keeps_them(tmp_path: Path) -> None:
     assert result.content == [{"type": "text", "text": "here"}, parts[1]]
 
 
-def test_what_cannot_be_used_is_named_with_its_place(tmp_path: Path) -> None:
+def test_items_that_cannot_be_used_are_reported_with_their_place(tmp_path: Path) -> None:
     search: JsonObject = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     items = [
         USER,
@@ -130,7 +130,7 @@ def test_what_cannot_be_used_is_named_with_its_place(tmp_path: Path) -> None:
     ]
 
 
-def test_definitions_are_those_of_the_request_and_of_the_servers(tmp_path: Path) -> None:
+def test_tool_definitions_come_from_the_request_and_from_the_servers(tmp_path: Path) -> None:
     schema: JsonObject = {"type": "object", "properties": {"q": {"type": "string"}}}
     listed: JsonObject = {
         "type": "mcp_list_tools", "id": "l", "server_label": "crm",

@@ -1,4 +1,4 @@
-"""Spans that pydantic-ai and the OpenTelemetry SDK wrote, in both JSON forms, and the cases they do not show."""
+"""Spans of pydantic-ai and the OpenTelemetry SDK in both JSON forms, and hand-written spans for the other cases."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ def value(plain: Any) -> JsonObject:
 
 
 def otlp(spans: list[ReadableSpan]) -> JsonObject:
-    """The spans as an OTLP/JSON export, as the protocol's JSON mapping has it."""
+    """The spans as an OTLP/JSON export, in the protocol's JSON mapping."""
     rows: list[Any] = [
         {
             "traceId": f"{span.context.trace_id:032x}",
@@ -105,13 +105,13 @@ def test_without_tool_spans_the_messages_of_the_model_are_read(spans: list[Reada
     assert trajectory.answer == "Mia is number 7."
 
 
-def test_a_trace_without_content_says_what_to_switch_on(tmp_path: Path) -> None:
+def test_a_trace_without_content_is_reported_with_the_setting_to_switch_on(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("find"), otlp(traced(content=False)))
     (skipped,) = report.skipped
     assert "its tool calls carry no content: switch on the recording of gen_ai.tool.call.arguments" in skipped.reason
 
 
-def test_tool_definitions_come_along(spans: list[ReadableSpan], tmp_path: Path) -> None:
+def test_tool_definitions_are_read_from_the_spans(spans: list[ReadableSpan], tmp_path: Path) -> None:
     (tmp_path / "spans.json").write_text(json.dumps(otlp(spans)))
     tools, _ = defined_tools(found for _, found in read_file(tmp_path / "spans.json"))
     assert [tool["name"] for tool in tools] == ["find"]
@@ -172,6 +172,6 @@ def test_spans_that_are_each_others_parent_do_no_harm(tmp_path: Path) -> None:
     assert len(report.skipped) + len(report.trajectories) == 1
 
 
-def test_spans_of_other_kinds_are_named(tmp_path: Path) -> None:
+def test_spans_of_other_kinds_are_reported(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("find"), {"traceId": "t", "spanId": "1", "attributes": []})
     assert report.skipped[0].reason == "none of its 1 spans has gen_ai attributes"

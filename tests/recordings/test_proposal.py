@@ -1,4 +1,4 @@
-"""A model words the task of an episode that nobody named one for; its word is a proposal and marked as one."""
+"""A model words a task for an episode that has none; the task is marked as proposed."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def recorded(tmp_path: Path) -> tuple[EnvironmentSpec, list[Trajectory]]:
     return EnvironmentSpec.load(folder), list(trajectories(folder).values())
 
 
-async def test_only_an_episode_without_a_task_is_asked_about_and_once(
+async def test_the_model_is_asked_once_and_only_about_an_episode_without_a_task(
     recorded: tuple[EnvironmentSpec, list[Trajectory]],
 ) -> None:
     llm = ScriptedLLM(['{"instruction": " Find out who x1 is. "}'])
@@ -47,7 +47,7 @@ async def test_recorded_text_stays_data_in_the_prompt(recorded: tuple[Environmen
     }
 
 
-async def test_a_model_that_words_nothing_is_a_failure_of_that_episode(
+async def test_an_unusable_answer_of_the_model_is_a_failure_of_that_episode(
     recorded: tuple[EnvironmentSpec, list[Trajectory]],
 ) -> None:
     proposals = await propose_tasks(ScriptedLLM(['{"instruction": " "}', "no"]), *recorded)

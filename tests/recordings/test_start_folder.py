@@ -1,4 +1,4 @@
-"""env.toml is written once, can be read by a person and by the program, and is then the person's own."""
+"""env.toml is written once, readable for people and for the program, and from then on it belongs to the user."""
 
 import tomllib
 from pathlib import Path
@@ -12,7 +12,7 @@ from dreamgym.recordings.folder import build_folder, start_folder
 from dreamgym.redaction import RedactionRules
 
 
-def test_env_toml_says_where_the_server_is_and_explains_every_redaction_rule(tmp_path: Path) -> None:
+def test_env_toml_contains_the_server_command_and_explains_every_redaction_rule(tmp_path: Path) -> None:
     text = (crm(tmp_path) / "env.toml").read_text()
     said = tomllib.loads(text)
     assert said["real"] == {"adapter": "mcp", "command": ["npx", "crm"]}
@@ -33,19 +33,19 @@ def test_a_folder_of_another_environment_is_refused_and_left_alone(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["", "CRM", "a b", "../x", "crm\n"])
-def test_a_name_that_cannot_be_one_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
+def test_an_invalid_name_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="expected lower-case letters"):
         start_folder(tmp_path / "new", name, {})
     assert not (tmp_path / "new").exists()
 
 
-def test_a_path_that_is_a_file_is_one_clear_message(tmp_path: Path) -> None:
+def test_a_path_that_is_a_file_gives_one_clear_message(tmp_path: Path) -> None:
     (tmp_path / "crm").write_text("")
     with pytest.raises(InvalidInput, match="cannot be written"):
         start_folder(tmp_path / "crm", "crm", {})
 
 
-def test_what_a_person_wrote_stays_when_recording_goes_on(tmp_path: Path) -> None:
+def test_edits_of_env_toml_stay_when_recording_goes_on(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     file = folder / "env.toml"
     edited = file.read_text().replace('rules = ""', 'rules = "ids are letters"  # mine').replace("50", "7")
@@ -59,7 +59,9 @@ def test_what_a_person_wrote_stays_when_recording_goes_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("instructions", ["One line.", 'Two\nlines "" """ \\ \t', "", "\r\n odd \x07 \u2028"])
-def test_an_empty_description_is_filled_with_what_the_server_says_of_itself(tmp_path: Path, instructions: str) -> None:
+def test_an_empty_description_is_filled_with_the_title_and_instructions_of_the_server(
+    tmp_path: Path, instructions: str
+) -> None:
     folder = crm(tmp_path)
     comments = [line for line in (folder / "env.toml").read_text().splitlines() if line.startswith("#")]
     Tape(folder, "a").hello(GET, server={**SERVER, "instructions": instructions}).call("get", "Ada", id="x1")
@@ -68,7 +70,7 @@ def test_an_empty_description_is_filled_with_what_the_server_says_of_itself(tmp_
     assert [line for line in (folder / "env.toml").read_text().splitlines() if line.startswith("# ")] == comments
 
 
-def test_without_env_toml_the_message_says_what_writes_one(tmp_path: Path) -> None:
+def test_without_env_toml_the_message_has_the_command_that_writes_one(tmp_path: Path) -> None:
     Tape(tmp_path, "a").hello().call("get", id="x1")
     with pytest.raises(InvalidInput, match=r"it has no env.toml. `dreamgym record "):
         build_folder(tmp_path)

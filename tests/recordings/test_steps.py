@@ -1,4 +1,4 @@
-"""Real episodes of text environments, as lists of steps and in InterCode's columns."""
+"""Episodes of text environments, real and made up, as lists of steps and in InterCode's columns."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_real_recordings_are_imported_whole(file: str, episodes: int, transition
     assert sum(len(trajectory.transitions) for trajectory in report.trajectories) == transitions
 
 
-def test_the_first_state_is_what_was_seen_first_and_rewards_stay_with_their_steps(tmp_path: Path) -> None:
+def test_the_first_state_is_the_initial_observation_and_rewards_stay_with_their_steps(tmp_path: Path) -> None:
     episode = {"goal": "find it", "initial_observation": "a room", "split": "train", "steps": [STEP, STEP]}
     trajectory = only(imported(tmp_path, text_spec(), episode))
     assert [transition.state for transition in trajectory.transitions] == ["a room", "a mug"]
@@ -40,7 +40,7 @@ def test_the_first_state_is_what_was_seen_first_and_rewards_stay_with_their_step
     assert (trajectory.total_reward, trajectory.final_reward) == (1.0, None)
 
 
-def test_what_comes_after_the_end_and_what_has_no_observation_is_named(tmp_path: Path) -> None:
+def test_steps_after_the_end_and_steps_without_an_observation_are_reported(tmp_path: Path) -> None:
     rows = [{"action": "look"}, {**STEP, "done": True}, STEP]
     report = imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})
     (trajectory,) = report.trajectories
@@ -86,7 +86,9 @@ EXPECTED = 'expected {"action": {"name": TOOL, "arguments": {}}, "observation": 
         ),
     ],
 )
-def test_a_step_that_is_nearly_right_is_told_which_field_it_lacks(row: JsonObject, reason: str, tmp_path: Path) -> None:
+def test_a_step_that_is_nearly_right_is_reported_with_its_missing_fields(
+    row: JsonObject, reason: str, tmp_path: Path
+) -> None:
     alone = imported(tmp_path, spec("find"), {"instruction": "go", "steps": [row]})
     assert alone.skipped[0].reason == f"has no tool call with a result; file.jsonl, line 1, step 0: {reason}"
     good: JsonObject = {"action": CALL, "observation": "#7"}

@@ -1,4 +1,4 @@
-"""Runs of tau-bench: the real gpt-4o airline runs, where they are at hand, and small ones."""
+"""Runs of tau-bench: the real gpt-4o airline runs, if they are available, and small made-up ones."""
 
 import json
 import lzma
@@ -38,7 +38,7 @@ def recorded() -> list[dict[str, Any]]:
     return runs
 
 
-def test_all_recorded_runs_are_read_with_every_word_to_the_user_as_an_action(recorded: list[dict[str, Any]]) -> None:
+def test_all_recorded_runs_are_read_with_every_message_to_the_user_as_an_action(recorded: list[dict[str, Any]]) -> None:
     report = ImportReport()
     report.add(read_file(RECORDED), spec(*TOOLS, "respond"))
     assert (len(report.trajectories), report.skipped, report.left_out, report.replies) == (200, [], [], 0)
@@ -51,7 +51,7 @@ def test_all_recorded_runs_are_read_with_every_word_to_the_user_as_an_action(rec
 
 
 @pytest.mark.usefixtures("recorded")
-def test_without_a_tool_to_respond_the_calls_remain_and_the_words_left_out_are_counted() -> None:
+def test_without_a_tool_to_respond_the_calls_remain_and_omitted_messages_are_counted() -> None:
     report = ImportReport()
     report.add(read_file(RECORDED), spec(*TOOLS))
     steps = [step for trajectory in report.trajectories for step in trajectory.transitions]

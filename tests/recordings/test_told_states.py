@@ -1,4 +1,4 @@
-"""States that a server tells are the states of the trajectories, and their schema stands in env.toml."""
+"""States that a server reports become the states of the trajectories, and their schema is written into env.toml."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def world(*people: JsonObject, clock: int = 0) -> JsonObject:
 
 
 def recorded(folder: Path) -> Path:
-    """Two runs of one task that begin alike."""
+    """The folder with two runs of one task that start in the same state."""
     for number in (1, 2):
         tape = Tape(folder, f"r{number}", at=1000.0 * number).hello()
         tape.told("get", "Ada", world(ADA), world(ADA), id="P-1")
@@ -31,7 +31,7 @@ def recorded(folder: Path) -> Path:
     return folder
 
 
-def test_told_states_are_the_states_of_the_transitions_and_the_start_of_the_task(tmp_path: Path) -> None:
+def test_reported_states_are_the_states_of_the_transitions_and_the_start_of_the_task(tmp_path: Path) -> None:
     folder = recorded(crm(tmp_path))
     assert build_folder(folder).messages == ()
     first, second = trajectories(folder)["crm-r1"].transitions
@@ -44,7 +44,7 @@ def test_told_states_are_the_states_of_the_transitions_and_the_start_of_the_task
     assert spec.first(spec.tasks[0]).observation == ""
 
 
-def test_a_task_whose_episodes_start_differently_has_no_start_of_its_own(tmp_path: Path) -> None:
+def test_a_task_whose_episodes_start_differently_has_no_initial_state(tmp_path: Path) -> None:
     folder = recorded(crm(tmp_path))
     Tape(folder, "r3", at=9000.0).hello().told("get", "", world(BOB), world(BOB)).note(task="Find Bob.")
     build_folder(folder)
@@ -90,7 +90,7 @@ def test_the_schema_follows_later_recordings_until_somebody_changes_it(tmp_path:
     assert "crm-r4" not in trajectories(folder)
 
 
-def test_state_false_switches_told_states_off(tmp_path: Path) -> None:
+def test_state_false_switches_reported_states_off(tmp_path: Path) -> None:
     folder = recorded(crm(tmp_path))
     env = folder / "env.toml"
     env.write_text(f"state = false\n{env.read_text()}")
@@ -111,7 +111,7 @@ def test_state_false_switches_told_states_off(tmp_path: Path) -> None:
         ("[state.people]\nfields = {}", "people.key: Field required"),
     ],
 )
-def test_a_faulty_schema_is_named_with_its_place_and_nothing_is_written(
+def test_a_faulty_schema_is_reported_with_its_place_and_nothing_is_written(
     written: str, reason: str, tmp_path: Path
 ) -> None:
     folder = recorded(crm(tmp_path))
@@ -125,7 +125,7 @@ def test_a_faulty_schema_is_named_with_its_place_and_nothing_is_written(
     assert contents(folder) == before
 
 
-def test_an_answer_that_tells_nothing_lies_between_what_its_neighbours_tell(tmp_path: Path) -> None:
+def test_an_answer_without_states_gets_those_that_its_neighbours_report(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     tape = Tape(folder, "r").hello().call("get", "first")
     tape.told("get", "", world(ADA), world(ADA)).call("find", "second")
@@ -147,7 +147,7 @@ def test_an_answer_that_tells_nothing_lies_between_what_its_neighbours_tell(tmp_
     )
 
 
-def test_a_run_that_tells_nothing_is_left_out_where_others_tell(tmp_path: Path) -> None:
+def test_a_run_without_reported_states_is_left_out_if_others_have_them(tmp_path: Path) -> None:
     folder = recorded(crm(tmp_path))
     Tape(folder, "r3", at=9000.0).hello().call("get", "Ada")
     (message,) = build_folder(folder).messages
@@ -155,7 +155,7 @@ def test_a_run_that_tells_nothing_is_left_out_where_others_tell(tmp_path: Path) 
     assert sorted(trajectories(folder)) == ["crm-r1", "crm-r2"]
 
 
-def test_what_is_no_collection_is_a_value_of_the_type_that_holds_it(tmp_path: Path) -> None:
+def test_an_entry_that_is_not_a_collection_is_a_value_of_a_fitting_type(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     state: JsonObject = {
         "values": {"a": {"id": "a"}},
@@ -176,7 +176,7 @@ def test_what_is_no_collection_is_a_value_of_the_type_that_holds_it(tmp_path: Pa
     assert parsed(trajectories(folder)["crm-r"].transitions[0].next_state) == state
 
 
-def test_a_schema_that_was_written_by_hand_stays_even_where_it_says_the_same(tmp_path: Path) -> None:
+def test_a_schema_that_was_written_by_hand_stays_even_if_it_equals_the_derived_one(tmp_path: Path) -> None:
     folder = recorded(crm(tmp_path))
     env = folder / "env.toml"
     fields = 'fields = {name = "string", age = "number", email = "string?"}  # mine'
@@ -191,7 +191,7 @@ def test_a_schema_that_was_written_by_hand_stays_even_where_it_says_the_same(tmp
     assert env.read_text().partition("[state]")[2] == written
 
 
-def test_an_empty_table_says_nothing_of_states(tmp_path: Path) -> None:
+def test_an_empty_state_table_counts_as_absent(tmp_path: Path) -> None:
     folder = recorded(crm(tmp_path))
     env = folder / "env.toml"
     env.write_text(f"{env.read_text()}\n[state]\n")

@@ -1,4 +1,4 @@
-"""Recordings of several versions of a server: the newest counts, what differs is named, and nothing is mixed."""
+"""Recordings of several versions of a server: the newest counts, changes are reported, and versions are not mixed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BY_NUMBER: JsonObject = {
 
 
 def answers(tape: Tape, *said: JsonObject) -> Tape:
-    """The run with one call of `get` for each answer."""
+    """Add one call of `get` to the run for each answer."""
     for number, answer in enumerate(said):
         tape.call("get", json.dumps(answer), id=f"x{number}")
     return tape
 
 
-def test_an_episode_with_a_call_that_the_newest_schema_forbids_is_left_out_and_the_tool_named(tmp_path: Path) -> None:
+def test_an_episode_with_a_call_that_the_newest_schema_forbids_is_left_out_and_reported(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "old", at=10).hello(GET, FIND).call("get", "Ada", id="x1")
     Tape(folder, "found", at=50).hello(GET, FIND).call("find", "x1")
@@ -47,7 +47,7 @@ def test_an_episode_with_a_call_that_the_newest_schema_forbids_is_left_out_and_t
     assert list(trajectories(folder)) == ["crm-found", "crm-new"]
 
 
-def test_a_refusal_of_what_the_newest_schema_allows_is_left_out_and_so_is_never_given_to_a_valid_call(
+def test_an_episode_with_a_refusal_of_a_call_that_the_newest_schema_allows_is_left_out(
     tmp_path: Path,
 ) -> None:
     folder = crm(tmp_path)
@@ -59,7 +59,7 @@ def test_a_refusal_of_what_the_newest_schema_allows_is_left_out_and_so_is_never_
     assert list(trajectories(folder)) == ["crm-new"]
 
 
-def test_an_answer_off_the_newest_output_schema_is_left_out(tmp_path: Path) -> None:
+def test_an_episode_with_an_answer_that_violates_the_newest_output_schema_is_left_out(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     named: JsonObject = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     Tape(folder, "text", at=10).hello(GET).call("get", "Ada", id="x1")
@@ -71,7 +71,7 @@ def test_an_answer_off_the_newest_output_schema_is_left_out(tmp_path: Path) -> N
     assert list(trajectories(folder)) == ["crm-json", "crm-new"]
 
 
-def test_where_the_server_names_another_version_only_the_newest_answers_of_a_changed_tool_are_kept(
+def test_if_the_server_reports_a_new_version_only_the_newest_answers_of_a_changed_tool_are_kept(
     tmp_path: Path,
 ) -> None:
     folder = crm(tmp_path)
@@ -84,7 +84,7 @@ def test_where_the_server_names_another_version_only_the_newest_answers_of_a_cha
     assert list(trajectories(folder)) == ["crm-found", "crm-new"]
 
 
-def test_a_field_that_some_answers_have_says_nothing_of_another_version(tmp_path: Path) -> None:
+def test_a_field_that_only_some_answers_have_is_not_a_sign_of_another_version(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     answers(Tape(folder, "old", at=10).hello(), {"id": "x0"}, {"id": "x1", "note": "cheap"})
     answers(Tape(folder, "new", at=100).hello(server=NEWER), {"id": "x0"}, {"id": "x1", "paid": True})
@@ -92,7 +92,7 @@ def test_a_field_that_some_answers_have_says_nothing_of_another_version(tmp_path
     assert len(trajectories(folder)) == 2
 
 
-def test_where_the_server_names_no_version_a_changed_answer_is_named_and_everything_kept(tmp_path: Path) -> None:
+def test_if_the_server_reports_no_new_version_a_changed_answer_is_reported_and_all_is_kept(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     for number in range(3):
         answers(Tape(folder, f"a{number}", at=10 + 10 * number).hello(), {"orders": [{"id": "x", "price": 1}]})
@@ -107,7 +107,7 @@ def test_where_the_server_names_no_version_a_changed_answer_is_named_and_everyth
 
 
 @pytest.mark.anyio
-async def test_what_was_stored_of_an_older_version_is_forgotten_when_the_newest_is_recorded(
+async def test_stored_episodes_of_an_older_version_are_forgotten_when_the_newest_is_recorded(
     tmp_path: Path, dsn: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = crm(tmp_path)

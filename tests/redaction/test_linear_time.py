@@ -1,4 +1,4 @@
-"""Redaction reads what strangers send: twice the text takes twice the time, whatever the text is."""
+"""Redaction reads text of strangers, so twice the text takes twice the time, for every text."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ PIECES = (
         "bearer ",
     ),
 )
-"""What a text may repeat without an end."""
+"""Pieces that a long text may repeat."""
 MAKE = Placeholders(b"k" * 32)
 
 
 def found(rule: Callable[..., Iterable[object]], *more: Placeholders) -> Callable[[str], object]:
-    """All that the rule finds in a text."""
+    """A function that returns everything that the rule finds in a text."""
     return lambda text: list(rule(text, *more))
 
 
 def repeated(piece: str, end: str = "") -> Callable[[int], str]:
-    """A text of about so many characters."""
+    """A function that repeats the piece up to about a given number of characters."""
     return lambda size: piece * (size // len(piece)) + end
 
 
@@ -86,7 +86,7 @@ EACH: dict[str, Callable[[str], object]] = {
     "escapes": encodings.Unescaped,
     "blobs": lambda text: encodings.redact_blobs(text, str),
 }
-"""Each rule on the whole text, which a redactor gives it in parts."""
+"""Each rule, applied to the whole text at once; a redactor gives it the text in parts."""
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -109,7 +109,7 @@ def test_the_time_grows_with_the_length_of_the_text(piece: str) -> None:
     assert grows_linearly(redactor.text, lambda size: piece * (size // len(piece)))
 
 
-def test_a_pattern_of_ones_own_takes_linear_time_too() -> None:
+def test_a_pattern_of_the_user_takes_linear_time_too() -> None:
     redactor = Redactor(RedactionRules(patterns={"badge": "(a+)+(a|aa)+b"}), key=b"k" * 32)
     assert grows_linearly(redactor.text, lambda size: "a" * size)
 
@@ -121,6 +121,6 @@ def test_many_known_values_take_no_more_time_than_one() -> None:
 
 @pytest.mark.parametrize("end", [" @", " %40", "@a.io", " _authToken", ' password="', " BEGIN PRIVATE KEY", " ://"])
 @pytest.mark.parametrize("piece", ["a", "/", "a.", "0", "a-", "\\"])
-def test_the_time_grows_with_the_length_whatever_stands_at_the_end(piece: str, end: str) -> None:
+def test_the_time_grows_with_the_length_for_every_end_of_the_text(piece: str, end: str) -> None:
     redactor = Redactor(RedactionRules(), key=b"k" * 32)
     assert grows_linearly(redactor.text, lambda size: piece * (size // len(piece)) + end)

@@ -49,7 +49,7 @@ def answered(method: str, params: JsonObject, result: JsonObject | None, error: 
 
 
 def traffic() -> list[Exchange | Note]:
-    """Every place of a recording in which a text can travel, with all secrets in it."""
+    """Events with all secrets in every place of a recording that can contain text."""
     schema: JsonObject = {"type": "object", "properties": {"q": {"type": "string", "default": SENTENCE}}}
     tool: JsonObject = {"name": "find", "description": SENTENCE, "inputSchema": schema, "x-own": [SENTENCE]}
     blob = base64.b64encode(SENTENCE.encode()).decode()
@@ -77,7 +77,7 @@ def traffic() -> list[Exchange | Note]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An environment folder of the traffic, redacted event by event as the recorder does it."""
+    """An environment folder built from the traffic, redacted event by event as the recorder does it."""
     redactor = Redactor(RedactionRules(), key=b"k" * 32, known={HEADER: "X_API_KEY"})
     start_folder(tmp_path / "crm", "crm", {"adapter": "mcp", "command": ["server"]})
     recordings = tmp_path / "crm" / "recordings"
@@ -89,12 +89,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def secrets_in(text: str) -> set[str]:
-    """The kinds that are to be read in a text, in base64 too."""
+    """The kinds of the secrets in a text; `base64` if it contains them all in base64."""
     encoded = base64.b64encode(SENTENCE.encode()).decode()
     return {kind for kind, value in SECRETS.items() if value in text} | ({"base64"} if encoded in text else set())
 
 
-def test_the_traffic_that_is_redacted_holds_every_secret() -> None:
+def test_the_traffic_contains_every_secret_before_redaction() -> None:
     written = "".join(event.model_dump_json() for event in traffic())
     assert secrets_in(written) == {*SECRETS, "base64"}
 
@@ -105,7 +105,7 @@ def test_no_file_of_the_folder_holds_a_secret(folder: Path) -> None:
     assert {file.name: found for file in files if (found := secrets_in(file.read_text()))} == {}
 
 
-def test_the_trajectory_is_whole_and_coherent_for_all_that(folder: Path) -> None:
+def test_the_redacted_trajectory_is_complete_and_coherent(folder: Path) -> None:
     (trajectory,) = read_jsonl(folder / "trajectories.jsonl", Trajectory)
     first, second, third = trajectory.transitions
     assert str(first.action.arguments["q"]) in trajectory.task.instruction

@@ -1,4 +1,4 @@
-"""What is secret or personal is taken out wherever it stands, and nothing else is."""
+"""Secrets and personal data are removed wherever they occur, and nothing else is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dreamgym.redaction.forms import prepare
 from dreamgym.redaction.rules import KINDS
 from dreamgym.types import JsonObject
 
-prepare()  # or the first example of a property takes the time that loading the rules takes
+prepare()  # otherwise the first example of a property also takes the time to load the rules
 KEY = b"k" * 32
 KNOWN = "corr3ct-horse-battery"
 PLANTED = {
@@ -38,7 +38,7 @@ PLANTED = {
     "key": "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
     "known": KNOWN,
 }
-"""One of each, by what it is."""
+"""One value of each kind."""
 
 words = st.text(string.ascii_letters + " .,!?-'\n", max_size=30)
 numbers = st.integers(-(10**6), 10**6)
@@ -71,7 +71,7 @@ def in_some_form(secret: str) -> st.SearchStrategy[Any]:
 
 
 @given(planted.flatmap(lambda secret: st.tuples(st.just(secret), in_some_form(secret))), plain)
-def test_a_planted_secret_survives_nowhere(planting: tuple[str, Any], around: Any) -> None:
+def test_a_planted_secret_is_removed_in_every_form(planting: tuple[str, Any], around: Any) -> None:
     secret, form = planting
     redacted = redactor().value({"before": around, "here": form, "after": [around]})
     assert secret not in everything(redacted)
@@ -79,7 +79,7 @@ def test_a_planted_secret_survives_nowhere(planting: tuple[str, Any], around: An
 
 
 def everything(value: Any) -> str:
-    """All text in a value, base64 of any alignment and JSON in it opened."""
+    """All text in a value, with the base64 and the JSON in it decoded."""
     opened = json.dumps(value, ensure_ascii=False)
     for _ in range(3):
         opened += opened.replace('\\\\"', '"').replace('\\"', '"').replace("\\n", "\n").replace("\\\\n", "\n")
@@ -98,19 +98,19 @@ def test_redacting_twice_changes_nothing_more(around: Any, forms: list[Any]) -> 
 
 
 @given(plain)
-def test_what_holds_no_secret_is_left_as_it_is(value: Any) -> None:
+def test_a_value_without_personal_data_stays_as_it_is(value: Any) -> None:
     one = redactor(secrets=False)
     assert one.value(value) == value
     assert not one.counts
 
 
 @given(st.lists(st.uuids().map(str) | st.binary(min_size=20, max_size=32).map(bytes.hex), min_size=1))
-def test_ids_and_hashes_are_no_secrets(ids: list[str]) -> None:
+def test_ids_and_hashes_are_not_secrets(ids: list[str]) -> None:
     assert redactor(personal=("email", "iban", "us_ssn")).value({"ids": [*ids]}) == {"ids": ids}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_value_has_one_placeholder_whatever_stands_around_it(kind: str) -> None:
+def test_a_value_has_the_same_placeholder_in_every_context(kind: str) -> None:
     one = redactor()
     first, second = one.text(PLANTED[kind]), one.text(f"see {PLANTED[kind]}, please")
     assert second == f"see {first}, please"
@@ -134,7 +134,7 @@ def test_two_values_have_two_placeholders_and_another_key_gives_others(kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_that_the_rules_leave_out_is_left_in(kind: str) -> None:
+def test_a_kind_that_the_rules_do_not_list_is_not_redacted(kind: str) -> None:
     kinds = tuple(other for other in KINDS if other != kind)
     assert redactor(personal=kinds).text(f"it is {PLANTED[kind]}") == f"it is {PLANTED[kind]}"
 
@@ -158,7 +158,7 @@ def test_placeholders_pass_the_checks_that_the_values_passed() -> None:
 @pytest.mark.parametrize(
     "field", ["password", "apiKey", "client_secret", "Authorization", "x-api-key", "refreshToken", "db.password", "cvv"]
 )
-def test_a_text_under_a_secrets_name_is_taken_out_whole(field: str) -> None:
+def test_a_text_under_the_name_of_a_secret_is_removed_whole(field: str) -> None:
     redacted = redactor().value({field: "plainword", "list": [{field: ["a word", "two"]}]})
     assert "plainword" not in json.dumps(redacted)
     assert "a word" not in json.dumps(redacted)
@@ -187,7 +187,7 @@ def test_the_schema_of_an_argument_called_password_stays_a_schema() -> None:
         ("export OPENAI_API_KEY=sk-proj-abcdefghijklmnopqrst", "sk-proj-abcdefghijklmnopqrst"),
     ],
 )
-def test_a_secret_in_running_text_is_found_by_what_stands_before_it(text: str, secret: str) -> None:
+def test_a_secret_in_running_text_is_found_by_the_text_before_it(text: str, secret: str) -> None:
     assert secret not in redactor().text(text)
 
 
@@ -199,7 +199,7 @@ def test_json_in_a_text_keeps_its_layout() -> None:
         assert redacted == text.replace("zoe@corp.io", redactor().text("zoe@corp.io"))
 
 
-def test_own_patterns_and_fields_are_taken_out_and_what_is_allowed_stays() -> None:
+def test_own_patterns_and_fields_are_removed_and_allowed_values_stay() -> None:
     one = redactor(patterns={"employee": r"EMP\d{4}"}, fields=("salary_note",), allow=(r".*@public\.org",))
     redacted = one.value({"text": "EMP1234 wrote to info@public.org", "salary_note": "twelve"})
     assert isinstance(redacted, dict)
@@ -211,7 +211,7 @@ def test_own_patterns_and_fields_are_taken_out_and_what_is_allowed_stays() -> No
 @pytest.mark.parametrize(
     "text", ["127.0.0.1", "abc::def", "version 1.2.3.4", "::1", "4155552671", "4539148803436468", "12:30:45"]
 )
-def test_a_number_that_is_nobodys_is_left_alone(text: str) -> None:
+def test_a_number_that_is_not_personal_is_left_alone(text: str) -> None:
     assert redactor().text(f"see {text} there") == f"see {text} there"
 
 
@@ -228,7 +228,7 @@ def test_rules_that_cannot_work_are_refused(rules: dict[str, Any], reason: str) 
         RedactionRules(**rules)
 
 
-def test_the_key_is_made_once_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_made_once_and_only_its_user_can_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
     key = load_key()
     assert len(key) == 32
@@ -241,7 +241,7 @@ def test_the_key_is_made_once_for_its_user_alone(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write anywhere")
-def test_a_home_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o500)
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
     with pytest.raises(InvalidInput, match="set DREAMGYM_HOME"):
@@ -254,7 +254,7 @@ def test_an_address_in_quotes_keeps_its_quotes_and_its_placeholder() -> None:
 
 
 @pytest.mark.parametrize("text", ["secret: Input/output error", "the password: expired.", "password: ...."])
-def test_words_after_a_telling_name_are_left_alone(text: str) -> None:
+def test_ordinary_words_after_the_name_of_a_secret_are_left_alone(text: str) -> None:
     assert redactor().text(text) == text
 
 
@@ -270,11 +270,11 @@ def test_words_after_a_telling_name_are_left_alone(text: str) -> None:
         ("Cookie: session=abc; other=def", "def"),
     ],
 )
-def test_what_is_passed_over_to_save_time_holds_nothing(text: str, secret: str) -> None:
+def test_the_text_that_rules_skip_to_save_time_contains_no_secret(text: str, secret: str) -> None:
     assert secret not in redactor().text(text)
 
 
-def test_a_password_at_the_end_of_a_sentence_has_the_placeholder_that_it_has_in_a_field() -> None:
+def test_a_password_at_the_end_of_a_sentence_has_the_same_placeholder_as_in_a_field() -> None:
     value = redactor().value({"password": "hunter2pass", "note": "I set password=hunter2pass."})
     assert isinstance(value, dict)
     assert value["note"] == f"I set password={value['password']}."
@@ -290,7 +290,7 @@ def test_a_password_at_the_end_of_a_sentence_has_the_placeholder_that_it_has_in_
         {"properties": {"password": {"type": "string", "default": "hunter2pass"}}},
     ],
 )
-def test_an_object_that_holds_a_secret_by_name_keeps_its_form_only(value: dict[str, Any]) -> None:
+def test_an_object_with_a_secret_found_by_name_keeps_only_its_form(value: dict[str, Any]) -> None:
     redacted = redactor().value(value)
     assert "hunter2pass" not in json.dumps(redacted)
     assert isinstance(redacted, dict)
@@ -298,6 +298,6 @@ def test_an_object_that_holds_a_secret_by_name_keeps_its_form_only(value: dict[s
     assert redactor().value(redacted) == redacted
 
 
-def test_json_nested_beyond_reading_is_read_as_text() -> None:
+def test_json_nested_too_deeply_to_parse_is_redacted_as_text() -> None:
     text = "[" * 100_000 + '"bob@corp-mail.io"'
     assert "bob@corp-mail.io" not in redactor().text(text)

@@ -1,4 +1,4 @@
-"""Secrets and personal data in every form that README promises to find, and what is left as it is."""
+"""Every form of secrets and personal data that the README promises is found, and other text stays unchanged."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_a_text_in_utf_16_with_its_byte_order_mark_is_read_in_base64() -> None:
     assert "anna.berg" not in base64.b64decode(str(redacted["file"])).decode("utf-16")
 
 
-def test_a_value_that_a_name_told_is_taken_out_of_the_whole_value_before_and_after_it() -> None:
+def test_a_secret_found_by_its_name_is_also_removed_before_and_after_it_in_the_same_value() -> None:
     said = redactor().value([{"note": "he typed hunter42x"}, {"password": "hunter42x"}, ["then hunter42x again"]])
     assert "hunter42x" not in json.dumps(said)
 
 
-def test_a_redactor_that_remembers_takes_it_out_of_later_values_and_another_does_not() -> None:
+def test_only_a_redactor_that_remembers_removes_a_secret_from_later_values() -> None:
     for remembers in (True, False):
         one = redactor(remembers=remembers)
         one.value({"password": "hunter42x"})
@@ -46,7 +46,7 @@ def test_a_redactor_that_remembers_takes_it_out_of_later_values_and_another_does
 
 
 @pytest.mark.parametrize("value", ["expired", "none", "12", "changed yesterday"])
-def test_words_and_short_numbers_are_not_looked_for_elsewhere(value: str) -> None:
+def test_words_and_short_numbers_are_not_removed_elsewhere(value: str) -> None:
     said = redactor(remembers=True).value([{"token": value}, f"the state is {value} now"])
     assert isinstance(said, list)
     assert said[1] == f"the state is {value} now"
@@ -78,23 +78,23 @@ def test_words_and_short_numbers_are_not_looked_for_elsewhere(value: str) -> Non
         "commit 9fceb02d0ae598e95dc970b74767f19372d61af8, id 123e4567-e89b-12d3-a456-426614174000",
     ],
 )
-def test_what_only_resembles_a_secret_is_left_as_it_is(value: Any) -> None:
+def test_a_value_that_only_resembles_a_secret_is_left_as_it_is(value: Any) -> None:
     assert redactor().value(value) == value
 
 
-def test_what_surrounds_an_escaped_find_stays_as_it_was_written() -> None:
+def test_the_text_around_an_escaped_find_stays_as_it_was_written() -> None:
     mail = redactor().text("ada@corp.io")
     assert redactor().text("a\\u002bb &lt;ada&#64;corp.io&gt; 100%25") == f"a\\u002bb &lt;{mail}&gt; 100%25"
 
 
-def test_a_token_at_the_end_of_what_a_rule_reads_at_a_time_is_found() -> None:
+def test_a_token_at_the_end_of_the_window_that_a_rule_reads_is_found() -> None:
     token = "ghp_" + "a1B2c3D4e" * 4
     for before in range(12_280, 12_300):
         assert token not in redactor().text("." * before + token + "." * 20_000)
         assert token not in redactor().text("." * (before + 4096) + token + "." * 20_000)
 
 
-def test_finds_that_overlap_leave_nothing_of_either() -> None:
+def test_finds_that_overlap_are_both_removed_whole() -> None:
     said = redactor().text("postgres://admin:hunter2pass@db.internal.io/crm?email=x@hunter2pass@db.internal.io")
     assert "hunter2pass" not in said
 

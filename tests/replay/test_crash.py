@@ -72,7 +72,7 @@ def episode(name: str) -> Episode:
         pytest.param("a backend", "a step", marks=pytest.mark.long),
     ],
 )
-async def test_what_was_stored_last_survives_and_the_next_call_finds_the_database_again(
+async def test_the_last_stored_change_survives_and_the_next_call_reconnects(
     embedded: Store, killed: str, last: str
 ) -> None:
     await embedded.episodes.create(episode("first"))
@@ -90,7 +90,7 @@ async def test_what_was_stored_last_survives_and_the_next_call_finds_the_databas
     await embedded.episodes.check()
 
 
-async def test_a_database_that_stays_away_is_said_so_soon_and_found_when_it_is_back(
+async def test_a_database_that_stays_down_is_reported_soon_and_used_again_when_it_is_back(
     embedded: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dreamgym.replay.postgres.database.RETURN_LIMIT_S", 0.1)

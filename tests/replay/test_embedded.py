@@ -131,7 +131,7 @@ async def test_an_episode_that_has_begun_survives_a_killed_server(folder: Path) 
 
 @pytest.mark.long
 @pytest.mark.anyio
-async def test_waiting_for_a_database_that_does_not_come_back_ends_with_what_mends_it(folder: Path) -> None:
+async def test_the_error_for_a_database_that_does_not_come_back_says_how_to_mend_it(folder: Path) -> None:
     server = EmbeddedServer.start(folder)
     store = await open_store(server.dsn, TrigramEncoder())
     server.release()
@@ -141,7 +141,7 @@ async def test_waiting_for_a_database_that_does_not_come_back_ends_with_what_men
 
 
 @pytest.mark.long
-def test_a_pid_file_that_names_a_stranger_does_not_stop_the_start(folder: Path) -> None:
+def test_a_pid_file_that_names_another_process_does_not_prevent_the_start(folder: Path) -> None:
     EmbeddedServer.start(folder).release()
     (folder / "data" / "postmaster.pid").write_text(
         f"{os.getpid()}\n{folder / 'data'}\n1\n5432\n{folder / 'run'}\n\n\n"
@@ -175,7 +175,7 @@ def test_a_socket_folder_that_is_a_link_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root hands over to another user")
-def test_a_private_folder_above_stays_private_and_is_named(folder: Path) -> None:
+def test_a_private_parent_folder_stays_private_and_is_named_in_the_error(folder: Path) -> None:
     private = folder / "private"
     private.mkdir(mode=0o700)
     with pytest.raises(StoreError, match=f"{private} is private"):

@@ -46,7 +46,7 @@ async def test_the_same_idempotency_key_gives_the_same_episode(episodes: Episode
         await episodes.load("second")
 
 
-async def test_of_many_that_create_one_episode_at_once_all_get_the_same(episodes: EpisodeStore) -> None:
+async def test_many_that_create_one_episode_at_once_all_get_the_same_episode(episodes: EpisodeStore) -> None:
     wanted = [episode(seed=seed) for seed in range(8)]
     made = await asyncio.gather(*(episodes.create(one, idempotency_key="first") for one in wanted))
     assert len({one.seed for one in made}) == 1
@@ -78,7 +78,7 @@ async def test_of_many_writers_on_one_version_exactly_one_wins(episodes: Episode
     assert (await episodes.load("first")).version == 1
 
 
-async def test_of_steps_that_come_at_once_each_is_stored_or_refused_by_itself(episodes: EpisodeStore) -> None:
+async def test_each_of_several_simultaneous_steps_is_stored_or_refused_by_itself(episodes: EpisodeStore) -> None:
     for name in ("first", "second", "over"):
         await episodes.create(episode(name))
     await episodes.finish("over", StopReason.CLOSED)
@@ -135,7 +135,7 @@ async def test_an_episode_is_current_until_someone_adds_a_step_or_ends_it(episod
     assert not await episodes.is_current(ended)
 
 
-async def test_a_verdict_on_fewer_steps_than_there_are_ends_nothing(episodes: EpisodeStore) -> None:
+async def test_a_verdict_on_too_few_steps_does_not_end_the_episode(episodes: EpisodeStore) -> None:
     await episodes.create(episode())
     await episodes.append("first", STEP, version=0)
     with pytest.raises(StaleEpisode, match="has 1 steps, not 0"):
@@ -146,7 +146,7 @@ async def test_a_verdict_on_fewer_steps_than_there_are_ends_nothing(episodes: Ep
     assert await episodes.finish("first", StopReason.FINISHED, version=0) == ended
 
 
-async def test_the_running_are_counted_and_the_ended_are_told(episodes: EpisodeStore) -> None:
+async def test_running_episodes_are_counted_and_ended_ones_are_listed(episodes: EpisodeStore) -> None:
     for name in ("runs", "over", "late"):
         await episodes.create(episode(name, expires_at=NOW if name == "late" else NOW + timedelta(hours=1)))
     await episodes.finish("over", StopReason.FINISHED)
@@ -208,7 +208,7 @@ def test_a_steady_clock_does_not_jump_with_that_of_the_machine(monkeypatch: pyte
     assert SteadyClock(NOW).now() == NOW + timedelta(seconds=1.5)
 
 
-async def test_an_id_that_is_no_text_is_unknown(episodes: EpisodeStore) -> None:
+async def test_an_id_with_a_nul_character_is_unknown(episodes: EpisodeStore) -> None:
     with pytest.raises(UnknownEpisode):
         await episodes.load("first\x00")
 

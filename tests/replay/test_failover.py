@@ -90,7 +90,7 @@ async def test_the_next_host_is_asked_when_the_primary_is_gone(
 
 
 @pytest.mark.long
-async def test_the_address_of_a_standby_alone_is_refused_in_a_sentence(
+async def test_the_address_of_a_standby_alone_is_refused_with_an_explanation(
     primary: EmbeddedServer, standby: EmbeddedServer
 ) -> None:
     await (await open_store(primary.dsn, TrigramEncoder())).close()

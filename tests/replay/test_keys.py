@@ -4,7 +4,7 @@ from dreamgym.replay.keys import check_trajectories
 from dreamgym.testing.replay import sample_trajectory, sample_transition
 
 
-def test_a_trajectory_serialised_in_parts_is_that_of_the_whole() -> None:
+def test_a_trajectory_serialised_in_parts_equals_the_whole() -> None:
     words = '"transitions":[],"'
     plain = sample_trajectory(words, sample_transition(words, "north", "hall"), sample_transition("hall", "go", words))
     task = plain.task.model_copy(update={"metadata": {"transitions": [], "world": words}, "instruction": words})

@@ -60,7 +60,7 @@ def pooled_dsn(empty_dsn: str, tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-async def test_a_store_behind_a_pooler_answers_as_often_as_it_is_asked(pooled_dsn: str) -> None:
+async def test_a_store_behind_a_pooler_answers_every_call(pooled_dsn: str) -> None:
     first, second = [await open_store(pooled_dsn, TrigramEncoder()) for _ in range(2)]
     for number in range(20):  # a statement that is prepared on one connection would be unknown on the next
         store = (first, second)[number % 2]

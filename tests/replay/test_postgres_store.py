@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 PLAY = sample_trajectory("one", sample_transition("kitchen", "north", "hall"))
 
 
-async def test_what_was_stored_is_there_after_opening_again(empty_dsn: str) -> None:
+async def test_stored_trajectories_are_there_after_opening_again(empty_dsn: str) -> None:
     first = await open_store(empty_dsn, TrigramEncoder())
     await first.buffer.add([PLAY])
     await first.close()
@@ -35,7 +35,7 @@ async def test_what_was_stored_is_there_after_opening_again(empty_dsn: str) -> N
     await second.close()
 
 
-async def test_another_encoder_is_refused_and_told_which_one_to_use(store: Store, dsn: str) -> None:
+async def test_another_encoder_is_refused_and_the_error_names_the_right_one(store: Store, dsn: str) -> None:
     with pytest.raises(StoreError, match="set DREAMGYM_ENCODER=trigram"):
         await open_store(dsn, TrigramEncoder(dim=32))
 
@@ -71,7 +71,7 @@ async def test_calls_beyond_the_connections_wait_for_minutes_and_none_fails(
     assert failed == []
 
 
-async def test_a_database_that_answers_others_first_passes_its_check(
+async def test_a_database_that_is_busy_with_other_calls_passes_its_check(
     store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dreamgym.replay.postgres.database.CHECK_LIMIT_S", 20)
@@ -85,7 +85,7 @@ async def test_a_database_that_answers_others_first_passes_its_check(
     await asyncio.gather(*calls)
 
 
-async def test_steps_that_come_at_once_are_stored_by_one_statement(store: Store, dsn: str) -> None:
+async def test_simultaneous_steps_are_stored_by_one_statement(store: Store, dsn: str) -> None:
     names = [f"episode-{number}" for number in range(20)]
     for name in names:
         await store.episodes.create(new_episode(name))
@@ -94,7 +94,7 @@ async def test_steps_that_come_at_once_are_stored_by_one_statement(store: Store,
     assert await store.database.fetch("SELECT count(*), count(DISTINCT xmin::text) FROM episode_steps", {}) == [(20, 1)]
 
 
-async def test_a_step_that_cannot_be_stored_costs_those_stored_with_it_nothing(store: Store, dsn: str) -> None:
+async def test_a_step_that_cannot_be_stored_does_not_affect_those_stored_with_it(store: Store, dsn: str) -> None:
     names = [f"episode-{number}" for number in range(5)]
     for name in names:
         await store.episodes.create(new_episode(name))
@@ -106,7 +106,7 @@ async def test_a_step_that_cannot_be_stored_costs_those_stored_with_it_nothing(s
     assert [(await store.episodes.load(name)).version for name in names] == [1] * 5
 
 
-async def test_of_two_processes_that_store_the_same_steps_at_once_one_stores_each(store: Store, dsn: str) -> None:
+async def test_if_two_stores_write_the_same_steps_at_once_each_step_is_stored_once(store: Store, dsn: str) -> None:
     names = [f"episode-{number}" for number in range(40)]
     for name in names:
         await store.episodes.create(new_episode(name))
@@ -141,7 +141,7 @@ async def test_a_server_that_is_not_there_is_named_without_its_password() -> Non
     assert "s3cr3t" not in str(caught.value)
 
 
-async def test_an_address_that_is_none_is_refused_without_repeating_it() -> None:
+async def test_an_invalid_address_is_refused_without_repeating_it() -> None:
     with pytest.raises(StoreError, match="is not a PostgreSQL address") as caught:
         await Database.open("postgres:/bob:s3cr3t@host")
     assert "s3cr3t" not in str(caught.value)
@@ -183,7 +183,7 @@ async def test_a_changed_migration_is_refused(store: Store, dsn: str) -> None:
         await open_store(dsn, TrigramEncoder())
 
 
-async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_nothing(empty_dsn: str) -> None:
+async def test_a_store_with_the_first_schema_is_migrated_and_loses_nothing(empty_dsn: str) -> None:
     text = resources.files("dreamgym.replay.postgres").joinpath("migrations/0001_store.sql").read_text(encoding="utf-8")
     encoder = TrigramEncoder()
     step = PLAY.transitions[0]
@@ -227,7 +227,7 @@ async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_noth
     await store.close()
 
 
-async def test_episodes_of_the_fourth_edition_are_kept_and_the_unstored_ones_found(empty_dsn: str) -> None:
+async def test_episodes_of_the_fourth_schema_are_kept_and_the_unarchived_ones_found(empty_dsn: str) -> None:
     folder = resources.files("dreamgym.replay.postgres").joinpath("migrations")
     texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name < "0005"}
     initial, task = StepResult(observation="kitchen"), PLAY.task
@@ -301,7 +301,7 @@ async def test_an_identical_match_needs_no_embedding(store: Store) -> None:
     await other.close()
 
 
-async def test_what_the_fifth_edition_stored_without_a_digest_is_compared_and_replaced_if_it_has_changed(
+async def test_a_trajectory_that_the_fifth_schema_stored_without_a_digest_is_replaced_if_it_has_changed(
     dsn: str,
 ) -> None:
     folder = resources.files("dreamgym.replay.postgres").joinpath("migrations")
@@ -345,7 +345,7 @@ class Counting(TrigramEncoder):
         return super().encode(texts)
 
 
-async def test_dreams_are_embedded_once_a_question_searches_among_them(dsn: str) -> None:
+async def test_dreams_are_embedded_when_a_question_first_searches_among_them(dsn: str) -> None:
     encoder = Counting()
     store = await open_store(dsn, encoder)
     await store.buffer.add([sample_trajectory("real", sample_transition("attic", "down", "hall"))])
@@ -362,7 +362,7 @@ async def test_dreams_are_embedded_once_a_question_searches_among_them(dsn: str)
     await store.close()
 
 
-async def test_a_recording_of_what_was_dreamed_is_found_by_a_search_for_recordings(store: Store) -> None:
+async def test_a_recording_of_a_dreamed_step_is_found_by_a_search_for_recordings(store: Store) -> None:
     step = sample_transition("kitchen", "north", "hall")
     await store.buffer.add([sample_trajectory("dream", step, source=Source.SYNTHETIC)])
     asked = sample_retrieval("kitchen", "northward")
@@ -371,7 +371,7 @@ async def test_a_recording_of_what_was_dreamed_is_found_by_a_search_for_recordin
     assert (await store.buffer.nearest(asked))[0].transition == step
 
 
-async def test_two_that_store_the_same_change_at_once_store_it_once(store: Store, dsn: str) -> None:
+async def test_two_stores_that_store_the_same_change_at_once_store_it_once(store: Store, dsn: str) -> None:
     walks = [sample_trajectory(f"{n}", sample_transition("kitchen", f"go {n}", f"room {n}")) for n in range(20)]
     changed = [walk.model_copy(update={"final_reward": 1.0}) for walk in walks]
     await store.buffer.add(walks[:10])

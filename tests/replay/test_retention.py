@@ -46,7 +46,7 @@ def running(as_of: int | None, *, left: timedelta = MONTH) -> Episode:
     )
 
 
-async def test_what_a_running_episode_may_see_is_retired_only_when_it_is_over(store: Store) -> None:
+async def test_trajectories_that_a_running_episode_may_see_are_retired_only_when_it_is_over(store: Store) -> None:
     await store.buffer.add(dreams(range(3)))
     mark = await store.buffer.watermark(ENV)
     await store.episodes.create(running(mark))
@@ -83,7 +83,7 @@ class Retiring(TrigramEncoder):
         return super().encode(texts)
 
 
-async def test_what_is_retired_while_it_is_stored_again_is_there_all_the_same(store: Store) -> None:
+async def test_a_transition_that_is_retired_while_it_is_stored_again_is_still_found(store: Store) -> None:
     """A writer looks up which vectors are there before it takes the lock."""
     await store.buffer.add([*dreams(range(2)), sample_trajectory("other", source=Source.SYNTHETIC)])
     await solve(store)
@@ -114,7 +114,7 @@ async def test_what_is_retired_while_it_is_stored_again_is_there_all_the_same(st
     ],
     ids=["stored", "not stored yet", "young", "running", "of a training run"],
 )
-async def test_an_episode_goes_with_its_steps_when_it_was_over_for_long_and_the_buffer_has_it(
+async def test_an_old_ended_episode_is_pruned_with_its_steps_if_the_buffer_has_it(
     store: Store, dsn: str, changes: dict[str, int], goes: bool
 ) -> None:
     episode = running(None).model_copy(update={"policy_version": changes.get("policy_version")})

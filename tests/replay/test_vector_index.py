@@ -56,7 +56,7 @@ async def small(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Store:
     return await open_store(empty_dsn, TrigramEncoder(24))
 
 
-async def test_from_the_stated_size_on_an_index_is_built_measured_and_answers_as_the_exact_search_does(
+async def test_an_index_is_built_from_the_stated_size_on_is_measured_and_answers_as_the_exact_search_does(
     small: Store,
 ) -> None:
     store = small
@@ -204,7 +204,7 @@ async def test_no_index_is_built_between_two_transactions_of_a_load(
     await store.close()
 
 
-async def test_a_build_that_fails_is_told_in_a_sentence_and_harms_nothing(
+async def test_a_failed_build_is_reported_and_harms_nothing(
     small: Store, empty_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = small

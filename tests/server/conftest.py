@@ -1,4 +1,4 @@
-"""The stage that every server test plays on."""
+"""The `stage` fixture of the server tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A language model for servers in processes of their own: it counts, says who it is, and waits where a test wants it.
+"""A language model for servers in their own processes. It counts, has its process id in its name, and can wait.
 
-`--model counting:` answers at once; `--model counting:HOST:PORT` first asks there, and answers when it is answered.
+`--model counting:` answers at once. `--model counting:HOST:PORT` first asks at that address and waits for a reply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CountingModel:
     async def complete(
         self, messages: Sequence[Message], *, schema: JsonObject | None = None, **options: object
     ) -> Completion:
-        """One step, in the form that is asked for; as a judge it is never convinced."""
+        """Return the prediction of a step as JSON. As a judge, never accept a success."""
         question = messages[-1].content
         if "You check" in messages[0].content:
             return Completion(text=json.dumps({"reasoning": "", "accomplished": False}))

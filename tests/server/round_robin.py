@@ -1,4 +1,4 @@
-"""A round-robin proxy, the smallest that is one: each request goes to the next server, one request per connection."""
+"""A minimal round-robin proxy: each request goes to the next server, with one request per connection."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def round_robin(ports: Sequence[int]) -> AsyncIterator[str]:
-    """A URL whose requests go to these ports in turn; a server that is down is passed over."""
+    """Yield a URL whose requests go to these ports in turn. A server that is down is skipped."""
     turns = itertools.cycle(ports)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await _forward(reader, writer, turns, len(ports))
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # either side has left: the other one sees the end of its stream
+            pass  # one side has disconnected: the other one sees the end of its stream
         finally:
             writer.close()
 
@@ -36,7 +36,7 @@ async def _forward(
     upstream = await _connected(turns, servers)
     upstream[1].write(b"\r\n".join([*lines, b"Connection: close", b"", b""]) + body)
     answering = asyncio.create_task(_copy(upstream[0], writer))
-    leaving = asyncio.create_task(reader.read())  # ends when the client leaves, and the server must learn of it
+    leaving = asyncio.create_task(reader.read())  # ends when the client disconnects, which the server must notice
     await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
     upstream[1].close()
     for task in (answering, leaving):

@@ -1,4 +1,4 @@
-"""What agents and trainers say to an environment whose recordings were redacted."""
+"""Redaction of everything that agents and trainers send to an environment whose recordings were redacted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAIL = "ann.lee@corp.net"
 
 @pytest.fixture(autouse=True)
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key of this test's own."""
+    """Use a redaction key of this test's own."""
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
 
 
@@ -36,12 +36,12 @@ def redacted() -> EnvironmentSpec:
 
 
 def placeholder() -> str:
-    """What stands for the address in recordings."""
+    """Return the placeholder of the address in recordings."""
     return Redactor(RedactionRules(), key=load_key()).text(MAIL)
 
 
 async def play(stage: Stage, world: Any) -> str:
-    """One episode with a task, a call and an answer that all hold the address: what the trainer reads of it."""
+    """Play an episode whose task, call and answer contain the address. Returns the trainer's view of its end."""
     task = Task(id="mine", env="counter", instruction=f"Write to {MAIL}.", initial_state="count 0")
     async with stage.serve(world) as (_, http):
         made = (await http.post("/envs/counter/episodes", json={"task": task.model_dump(mode="json")})).json()
@@ -52,7 +52,7 @@ async def play(stage: Stage, world: Any) -> str:
         return (await http.post(finish, json={"answer": f"told {MAIL}", "success": True})).text
 
 
-async def test_a_dream_is_shown_and_keeps_the_recorded_placeholder_only(stage: Stage) -> None:
+async def test_a_dream_sees_and_stores_only_the_recorded_placeholder(stage: Stage) -> None:
     state = await play(stage, stage.dream(redacted()))
     (asked,) = stage.model.asked
     assert asked.action.arguments["a"] == f"for {placeholder()}"
@@ -90,7 +90,7 @@ async def test_a_real_environment_is_given_the_address_and_the_placeholder_is_st
     assert state.count(placeholder()) >= 4
 
 
-async def test_a_resent_call_is_known_again_although_only_its_placeholder_is_stored(stage: Stage) -> None:
+async def test_a_resent_call_is_recognized_although_only_its_placeholder_is_stored(stage: Stage) -> None:
 
     for make in (stage.dream, stage.real):
         episodes = Episodes({"counter": make(redacted())}, stage.episodes, stage.buffer)
@@ -101,13 +101,13 @@ async def test_a_resent_call_is_known_again_although_only_its_placeholder_is_sto
         assert (first.step, resent.step) == (1, 1)
 
 
-async def test_without_rules_everything_stays_as_it_was_said(stage: Stage) -> None:
+async def test_without_rules_nothing_is_redacted(stage: Stage) -> None:
     state = await play(stage, stage.dream())
     assert state.count(MAIL) >= 3
 
 
 @pytest.mark.parametrize("kind", ["dream", "real"])
-def test_what_a_client_answers_to_a_question_is_redacted_like_arguments(stage: Stage, kind: str) -> None:
+def test_a_clients_answer_to_a_question_is_redacted_like_arguments(stage: Stage, kind: str) -> None:
     world = stage.dream(redacted()) if kind == "dream" else stage.real(redacted())
     answers: JsonObject = {"inputResponses": {"who": {"content": {"mail": MAIL}}}, "requestState": "1"}
     _, remembered = world.admitted(ToolCall(name="peek", answers=answers))
@@ -138,7 +138,7 @@ async def test_arguments_over_their_bound_are_refused_before_they_are_redacted(
 
 
 @pytest.mark.parametrize("kind", [EnvironmentUnavailable, RuntimeError])
-async def test_the_reason_of_a_failure_is_stored_logged_and_told_without_the_address(
+async def test_the_reason_of_a_failure_is_stored_logged_and_returned_without_the_address(
     stage: Stage, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = stage.real(redacted())
@@ -168,7 +168,7 @@ async def test_the_reason_of_a_failure_is_stored_logged_and_told_without_the_add
         assert "hunter2pass" not in text
 
 
-async def test_why_an_episode_could_not_start_is_told_without_the_address(
+async def test_the_error_of_an_episode_that_cannot_start_does_not_contain_the_address(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = stage.real(redacted())
@@ -190,7 +190,7 @@ async def test_why_an_episode_could_not_start_is_told_without_the_address(
     assert refused.json() == {"error": f"no mailbox {placeholder()}"}
 
 
-async def test_a_password_that_a_call_names_is_not_stored_in_its_answer_either(
+async def test_a_password_in_a_call_is_not_stored_in_its_answer_either(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = stage.real(redacted())

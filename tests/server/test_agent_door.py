@@ -1,4 +1,4 @@
-"""The agent's door: what an MCP client of either era sees, and what it must never see."""
+"""The agent's door: answers to MCP clients of older and newer revisions, which must not reveal the reward."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENVELOPE = {
 
 
 async def create(http: httpx2.AsyncClient, env: str = "counter", **order: Any) -> dict[str, Any]:
-    """A new episode."""
+    """Create an episode and return the server's answer."""
     answer = await http.post(f"/envs/{env}/episodes", json=order)
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()
@@ -39,7 +39,7 @@ async def create(http: httpx2.AsyncClient, env: str = "counter", **order: Any) -
 async def ask(
     http: httpx2.AsyncClient, url: str, method: str, params: dict[str, Any], headers: dict[str, str]
 ) -> httpx2.Response:
-    """One raw JSON-RPC request."""
+    """Send one raw JSON-RPC request."""
     if headers.get("mcp-protocol-version") == "2026-07-28":
         params = {**params, "_meta": ENVELOPE}
         headers = {**headers, "mcp-method": method, **({"mcp-name": params["name"]} if "name" in params else {})}
@@ -183,7 +183,7 @@ async def test_the_agent_sees_the_real_tools_and_no_reward(stage: Stage, mode: s
     assert "reward" not in json.dumps([block.model_dump() for block in result.content])
 
 
-async def test_reward_and_end_are_in_no_part_of_an_answer_to_an_agent(stage: Stage) -> None:
+async def test_an_answer_to_an_agent_contains_neither_reward_nor_end(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         made = await create(http)
         answer = await ask(http, made["mcp_url"], "tools/call", {"name": "add", "arguments": {"n": 10}}, MODERN)
@@ -201,7 +201,7 @@ async def test_reward_and_end_are_in_no_part_of_an_answer_to_an_agent(stage: Sta
         ({"n": 1, "a": "x" * 70_000}, "the arguments exceed 65536 bytes"),
     ],
 )
-async def test_arguments_off_the_schema_are_a_tool_error_before_any_model_is_asked(
+async def test_arguments_that_violate_the_schema_are_a_tool_error_before_any_model_is_asked(
     stage: Stage, arguments: dict[str, Any], named: str
 ) -> None:
     async with stage.serve() as (_, http):
@@ -216,7 +216,7 @@ async def test_arguments_off_the_schema_are_a_tool_error_before_any_model_is_ask
     assert state["step"] == 0
 
 
-async def test_arguments_nested_beyond_reason_are_refused_and_harm_nothing(stage: Stage) -> None:
+async def test_arguments_nested_too_deep_are_refused_and_harm_nothing(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         made = await create(http)
         deep = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"peek","arguments":{"a":%s}}}' % (
@@ -233,7 +233,7 @@ async def test_arguments_nested_beyond_reason_are_refused_and_harm_nothing(stage
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_wrong_tool_is_a_tool_error_and_no_step(stage: Stage, mode: str) -> None:
+async def test_an_unknown_tool_is_a_tool_error_and_not_a_step(stage: Stage, mode: str) -> None:
     async with stage.serve() as (_, http):
         made = await create(http)
         async with Client(made["mcp_url"], mode=mode) as client:
@@ -293,7 +293,7 @@ async def test_the_episode_header_names_the_episode_at_the_bare_url(stage: Stage
     async with stage.serve() as (url, http):
         made = await create(http, task_id="counter-2")
         async with httpx2.AsyncClient(headers={"X-DreamGym-Episode": made["episode"]}) as named:
-            for expected in ("count 4", "count 6"):  # a session per call, as some clients have it
+            for expected in ("count 4", "count 6"):  # one session per call, as some clients do
                 transport = streamable_http_client(f"{url}/envs/counter/mcp", http_client=named)
                 async with Client(transport, mode=mode) as client:
                     assert text_of(await client.call_tool("add", {"n": 2})) == expected
@@ -310,7 +310,7 @@ async def test_the_bare_url_gives_each_session_an_episode_of_the_first_task(stag
     assert lives == [["count 1", "count 2", "count 3"], ["count 2", "count 4", "count 6"]]
 
 
-async def test_a_client_without_a_handshake_is_told_that_the_bare_url_names_no_episode(stage: Stage) -> None:
+async def test_a_client_without_a_handshake_is_refused_at_the_bare_url(stage: Stage) -> None:
     async with stage.serve() as (url, http):
         answer = await ask(http, "/envs/counter/mcp", "tools/call", {"name": "peek"}, MODERN)
         async with Client(f"{url}/envs/counter/mcp", mode="2026-07-28") as client:
@@ -322,9 +322,7 @@ async def test_a_client_without_a_handshake_is_told_that_the_bare_url_names_no_e
 
 
 @pytest.mark.parametrize("plays", [True, False])
-async def test_a_deleted_session_is_not_found_and_after_a_restart_neither_if_it_had_played(
-    stage: Stage, plays: bool
-) -> None:
+async def test_a_deleted_session_is_not_found_even_after_a_restart_if_it_had_played(stage: Stage, plays: bool) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     call = ("tools/call", {"name": "add", "arguments": {"n": 1}})
     async with stage.serve() as (_, http):

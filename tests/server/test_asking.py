@@ -1,4 +1,4 @@
-"""What a tool does besides answering: questions to the client, notices, errors of the protocol."""
+"""Tools that do more than answer: questions to the client, notices and errors of the protocol."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTICES: list[JsonObject] = [
 
 
 class Talkative(CounterEnvironment):
-    """Asks before it adds, says how far it is, and answers `peek` with an error of the protocol."""
+    """Asks the client before it adds, sends its progress, and answers `peek` with an error of the protocol."""
 
     async def step(self, action: ToolCall) -> StepResult:
         if action.name == "peek":
@@ -46,13 +46,13 @@ class Talkative(CounterEnvironment):
 
 
 async def accept(context: Any, params: Any) -> ElicitResult:
-    """Says yes to everything."""
+    """Accept every question."""
     return ElicitResult(action="accept", content={"yes": True})
 
 
 @pytest.fixture
 def talkative(stage: Stage) -> Any:
-    """Real worlds of it."""
+    """The source of `Talkative` environments for the server."""
     return RealWorlds(counter_spec(), lambda: Talkative(counter_spec()))
 
 
@@ -79,7 +79,9 @@ async def test_a_client_that_can_answer_is_asked_and_its_answer_reaches_the_tool
     assert [step["action"].get("answers", {}).get("requestState") for step in steps] == [None, "1"]
 
 
-async def test_a_client_that_cannot_answer_is_told_what_it_needs(stage: Stage, talkative: Any) -> None:
+async def test_a_client_that_cannot_answer_gets_an_error_with_the_missing_capability(
+    stage: Stage, talkative: Any
+) -> None:
     async with stage.serve(talkative) as (_, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
         async with Client(made["mcp_url"], mode="2026-07-28") as client:

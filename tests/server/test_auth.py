@@ -1,4 +1,4 @@
-"""Who may come in."""
+"""Access to the server: bearer tokens, hosts and origins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATHS = [
     "given", [None, "Bearer wrong", "Bearer", "secret", "Basic secret", "Bearer sécret", "Bearer x.y"]
 )
 @pytest.mark.parametrize(("method", "path"), PATHS)
-async def test_both_doors_want_the_token(stage: Stage, method: str, path: str, given: str | None) -> None:
+async def test_both_doors_require_the_token(stage: Stage, method: str, path: str, given: str | None) -> None:
     async with stage.serve(token="secret") as (_, http):
         headers = {b"authorization": given.encode()} if given else None
         answer = await http.request(method, path, headers=headers)
@@ -78,7 +78,7 @@ async def test_an_episodes_token_opens_its_mcp_url_and_nothing_else(stage: Stage
 
 
 @pytest.mark.anyio
-async def test_every_server_of_one_token_knows_an_episodes_token_and_no_other_does(stage: Stage) -> None:
+async def test_an_episodes_token_is_valid_only_at_servers_with_the_same_token(stage: Stage) -> None:
     async with stage.serve(token="secret") as (_, http):
         made = (await http.post("/envs/counter/episodes", json={}, headers={"Authorization": "Bearer secret"})).json()
     path = urlsplit(made["mcp_url"]).path
@@ -89,7 +89,7 @@ async def test_every_server_of_one_token_knows_an_episodes_token_and_no_other_do
 
 
 @pytest.mark.anyio
-async def test_a_server_without_a_token_gives_none(stage: Stage) -> None:
+async def test_a_server_without_a_token_gives_episodes_no_token(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         assert "token" not in (await http.post("/envs/counter/episodes", json={})).json()
 
@@ -104,7 +104,7 @@ async def test_a_websocket_is_guarded_like_a_request(stage: Stage, headers: dict
 
 
 @pytest.mark.anyio
-async def test_with_the_token_an_episode_is_played_and_without_it_health_is_told(stage: Stage) -> None:
+async def test_the_token_is_needed_to_play_and_not_for_the_health_check(stage: Stage) -> None:
     async with stage.serve(token="secret") as (url, http):
         assert (await http.get("/healthz")).status_code == 200
         async with httpx2.AsyncClient(base_url=url, headers={"Authorization": "Bearer secret"}) as known:
@@ -179,13 +179,13 @@ def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(monkeypatch: pyte
 
 
 @pytest.mark.anyio
-async def test_the_name_of_the_scheme_has_no_case(stage: Stage) -> None:
+async def test_the_name_of_the_scheme_is_case_insensitive(stage: Stage) -> None:
     async with stage.serve(token="secret") as (_, http):
         assert (await http.get("/envs", headers={"authorization": "bearer secret"})).status_code == 200
 
 
 @pytest.mark.anyio
-async def test_reward_and_end_are_told_to_the_servers_token_alone(stage: Stage) -> None:
+async def test_only_the_servers_token_gets_reward_and_end(stage: Stage) -> None:
     async with stage.serve(token="secret") as (_, http):
         made = (await http.post("/envs/counter/episodes", json={}, headers={"Authorization": "Bearer secret"})).json()
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}

@@ -1,4 +1,7 @@
-"""What `deploy/` says works: the image, the servers behind a proxy, the chart. A test says which tool it lacks."""
+"""The files in `deploy/` work: the image, the servers behind a proxy, and the chart.
+
+If a test needs a tool that is not installed, it is skipped and names the tool.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +42,14 @@ COIN = ROOT / "examples" / "coin"
 TOKEN = "a-token-for-the-servers"
 
 BASE_MB = 130
-"""python:3.11-slim-bookworm, unpacked."""
+"""Size of python:3.11-slim-bookworm, unpacked."""
 COMPILED = 1.25
-"""Size of an environment with its compiled modules, as a multiple of that without."""
+"""Size of a virtual environment with compiled modules, as a multiple of its size without them."""
 MOST_MB = 600
 
 
 def needed(tool: str) -> str:
-    """The path of a program, which may be in the virtual environment; without it, the test is skipped."""
+    """Return the path of a program, also from the virtual environment. Skip the test if it is not installed."""
     found = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
     if found is None:
         pytest.skip(f"{tool} is not installed")
@@ -54,7 +57,7 @@ def needed(tool: str) -> str:
 
 
 def compose() -> list[str]:
-    """The command of Docker Compose, of either kind."""
+    """Return the command of Docker Compose, as a plugin or as a program of its own."""
     if shutil.which("docker") and succeeds("docker", "compose", "version"):
         return ["docker", "compose"]
     return [needed("docker-compose")]
@@ -72,14 +75,14 @@ def succeeds(*command: str, **variables: str) -> bool:
 
 
 def extras_of(stage: str) -> list[str]:
-    """The extras that the Dockerfile installs: those of the argument EXTRAS, or TRAIN_EXTRAS."""
+    """Return the extras in an argument of the Dockerfile: EXTRAS or TRAIN_EXTRAS."""
     found = re.search(rf"^ARG {stage}=(.+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     assert found is not None
     return found[1].split(",")
 
 
 def installed(extras: Sequence[str]) -> set[str]:
-    """Names of the packages that come with these extras of ours, less the one that the image leaves out."""
+    """Names of the packages that dreamgym needs with these extras, without the one that the image uninstalls."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     waiting = [Requirement(text) for text in project["dependencies"]]
     waiting += [Requirement(f"dreamgym[{','.join(extras)}]")]
@@ -127,7 +130,7 @@ def test_the_image_is_built_from_what_the_wheel_is_built_from() -> None:
     assert {f"!{folder}" for folder in folders} <= set((ROOT / ".dockerignore").read_text().split("\n"))
 
 
-def test_the_compose_file_is_one_and_asks_for_a_password(tmp_path: Path) -> None:
+def test_the_compose_file_is_valid_and_requires_a_password(tmp_path: Path) -> None:
     command = [*compose(), "--file", str(DEPLOY / "compose.yaml"), "--profile", "policy", "config"]
     shown = json.loads(run(*command, "--format", "json", POSTGRES_PASSWORD="secret"))
     assert set(shown["services"]) == {"database", "server-1", "server-2", "proxy", "policy"}
@@ -142,7 +145,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 @asynccontextmanager
 async def two_servers(folder: Path, dsn: str) -> AsyncIterator[list[tuple[Process, int]]]:
-    """The two servers of the compose file with the command and the variables that stand there, and their ports."""
+    """Run the two servers with the commands and variables of the compose file. Yields them with their ports."""
     described = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     token = folder / "token"
     token.write_text(f"{TOKEN}\n")
@@ -172,7 +175,7 @@ async def two_servers(folder: Path, dsn: str) -> AsyncIterator[list[tuple[Proces
 
 @asynccontextmanager
 async def caddy(ports: Sequence[int]) -> AsyncIterator[str]:
-    """The proxy of the compose file, with its own configuration, in front of these ports."""
+    """Run the compose file's proxy, with its own configuration, in front of these ports. Yields its URL."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -194,7 +197,7 @@ async def caddy(ports: Sequence[int]) -> AsyncIterator[str]:
 
 
 def recorded() -> dict[str, Any]:
-    """A recorded episode of `coin` that was a success in several steps."""
+    """Return a recorded episode of `coin` that succeeded in at least four steps."""
     lines = (COIN / "trajectories.jsonl").read_text().splitlines()
     return next(
         episode
@@ -215,7 +218,7 @@ async def counted(port: int) -> float:
 
 
 async def played(url: str, episode: Mapping[str, Any]) -> list[str]:
-    """The answers to the actions of a recorded episode, of a new episode at this URL."""
+    """Play the actions of a recorded episode in a new episode at this URL, and return the answers."""
     async with ControlClient(url, token=TOKEN) as control:
         made = await control.create("coin", task_id=episode["task"]["id"])
         assert urlsplit(made.mcp_url).netloc == urlsplit(url).netloc

@@ -1,4 +1,4 @@
-"""What was answered is never lost silently: episodes that were left behind, stores that fail, histories that shrink."""
+"""Answered steps are never lost silently: abandoned episodes, failing stores, and histories that become shorter."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ EPISODES = "/envs/counter/episodes"
 
 
 class Someone:
-    """A client that waits."""
+    """A client that is still connected."""
 
     async def is_disconnected(self) -> bool:
         return False
 
 
 class FailingAppends(BreakableStore):
-    """Loses the answer to an append while it `fails`: with the step, or after it was stored."""
+    """Fails in `append` while `fails` is set: before the step is stored or, if `stores` is set, after it."""
 
     fails = False
     stores = False
@@ -50,7 +50,7 @@ class FailingAppends(BreakableStore):
 
 
 class TellingBuffer(MemoryBuffer):
-    """Says when something was added; takes no trajectory of a task called `bad`."""
+    """Sets an event when something is added. Refuses every trajectory of a task called `bad`."""
 
     def __init__(self) -> None:
         super().__init__(TrigramEncoder())
@@ -65,12 +65,12 @@ class TellingBuffer(MemoryBuffer):
 
 
 def server(stage: Stage, env: str = "counter") -> Episodes:
-    """A server process without its doors, which stores nothing by itself: as one that is killed at once."""
+    """A server process without HTTP. It adds nothing to the buffer by itself, like a server that is killed at once."""
     return Episodes({env: stage.dream(counter_spec(env))}, stage.episodes, stage.buffer)
 
 
 async def left_behind(stage: Stage, env: str = "counter", **order: Any) -> str:
-    """An episode that was played and finished, and is in no buffer."""
+    """Play and finish an episode that does not reach the buffer. Returns its id."""
     killed = server(stage, env)
     made = await killed.create(env, NewEpisode(**order))
     await killed.call(env, made.id, ADD, Someone())
@@ -81,7 +81,7 @@ async def kept(stage: Stage, env: str = "counter") -> list[str]:
     return sorted(trajectory.id for trajectory in await stage.buffer.trajectories(env, sources=ALL))
 
 
-async def test_what_a_killed_server_finished_is_stored_when_the_next_one_starts() -> None:
+async def test_an_episode_that_a_killed_server_finished_is_stored_when_the_next_one_starts() -> None:
     buffer = TellingBuffer()
     stage = Stage(buffer, BreakableStore())
     episode = await left_behind(stage)
@@ -112,7 +112,7 @@ async def test_a_dream_that_was_retired_does_not_come_back(store: Store) -> None
     assert len(await kept(stage, env)) == 1
 
 
-async def test_a_failed_or_empty_episode_is_looked_at_once(stage: Stage) -> None:
+async def test_a_failed_or_empty_episode_is_swept_only_once(stage: Stage) -> None:
     killed = server(stage)
     empty, failed = [await killed.create("counter", NewEpisode()) for _ in range(2)]
     await killed.finish("counter", empty.id)
@@ -132,7 +132,7 @@ async def test_an_episode_that_is_deleted_is_in_the_buffer_before_it_is_forgotte
 
 
 @pytest.mark.parametrize("at", ["the sweep", "the end"])
-async def test_a_trajectory_that_cannot_be_stored_loses_only_itself(at: str) -> None:
+async def test_a_trajectory_that_cannot_be_stored_does_not_affect_the_others(at: str) -> None:
     stage = Stage(TellingBuffer(), BreakableStore())
     tasks = [Task(id=name, env="counter", instruction="", initial_state="count 0") for name in ("a", "bad", "c")]
     if at == "the sweep":
@@ -153,7 +153,7 @@ async def test_a_trajectory_that_cannot_be_stored_loses_only_itself(at: str) -> 
     assert left == [made[1]], "the next server tries it again"
 
 
-async def test_a_text_that_is_too_long_for_an_index_is_not_called_a_database_that_is_away(store: Store) -> None:
+async def test_a_text_that_is_too_long_for_an_index_is_not_reported_as_an_unreachable_database(store: Store) -> None:
     long = "".join(uuid.uuid4().hex for _ in range(200))
     with pytest.raises(InvalidInput, match="cannot store this: index row"):
         await store.buffer.add_tasks([Task(id=long, env="counter", instruction="")])
@@ -172,7 +172,7 @@ async def test_failures_of_the_store_do_not_end_an_episode(stage: Stage) -> None
     assert (good.step, good.text) == (1, "count 1")
 
 
-async def test_a_step_whose_storing_was_not_confirmed_is_answered_to_the_same_call(stage: Stage) -> None:
+async def test_a_stored_step_without_confirmation_is_the_answer_to_the_same_call(stage: Stage) -> None:
     stage.episodes = store = FailingAppends()
     store.stores = True
     episodes = server(stage)
@@ -188,12 +188,12 @@ async def test_a_step_whose_storing_was_not_confirmed_is_answered_to_the_same_ca
 
 
 def forget_last_step(store: BreakableStore, episode: str) -> None:
-    """As a database does that was restored, or that does not wait for its disk."""
+    """Remove the last step, as a restored database does, or one that does not wait for its disk."""
     stored = store._episodes[episode]
     store._episodes[episode] = stored.model_copy(update={"transitions": stored.transitions[:-1]})
 
 
-async def test_an_agent_is_told_when_a_step_that_it_was_answered_is_lost(stage: Stage) -> None:
+async def test_an_agent_gets_an_error_if_an_answered_step_is_lost(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         made = (await http.post(EPISODES, json={})).json()
         async with Client(made["mcp_url"]) as client:

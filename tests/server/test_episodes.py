@@ -27,7 +27,7 @@ ADD = ToolCall(name="add", arguments={"n": 1})
 
 
 class Someone:
-    """A client that is there, or gone."""
+    """A client that is still connected or, if `gone`, has disconnected."""
 
     def __init__(self, *, gone: bool = False) -> None:
         self.gone = gone
@@ -37,13 +37,13 @@ class Someone:
 
 
 def episodes_of(stage: Stage, *, real: bool = False, **spec: Any) -> Episodes:
-    """A server process without its doors."""
+    """A server process without HTTP."""
     world = (stage.real if real else stage.dream)(counter_spec(**spec))
     return Episodes({"counter": world}, stage.episodes, stage.buffer)
 
 
 def hold(stage: Stage) -> tuple[asyncio.Event, asyncio.Event]:
-    """Make the model wait: (it was asked, let it answer)."""
+    """Make the model wait. Returns two events: it was asked, and it may answer."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     def before(query: object) -> object:
@@ -55,7 +55,7 @@ def hold(stage: Stage) -> tuple[asyncio.Event, asyncio.Event]:
 
 
 async def send_and_vanish(url: str, asked: asyncio.Event, blanks: int) -> None:
-    """A client that calls `add`, with blanks after the request's JSON, and is gone before the answer."""
+    """Call `add`, with blanks after the request's JSON, and disconnect before the answer."""
     address = urlsplit(url)
     _, writer = await asyncio.open_connection(address.hostname, address.port)
     params = {"name": "add", "arguments": {"n": 1}}
@@ -87,7 +87,7 @@ async def test_two_identical_calls_of_a_waiting_client_are_two_steps(stage: Stag
     assert sorted(text_of(result) for result in results) == ["count 1", "count 2"]
 
 
-@pytest.mark.parametrize("blanks", [0, 300_000])  # reading stops within a long body
+@pytest.mark.parametrize("blanks", [0, 300_000])  # the server stops reading within a long body
 async def test_a_resend_after_a_broken_connection_is_the_same_step(stage: Stage, blanks: int) -> None:
     asked, go_on = hold(stage)
     async with stage.serve() as (_, http):
@@ -178,7 +178,7 @@ async def test_an_episode_goes_on_after_a_restart(stage: Stage, kind: str) -> No
     assert [t["next_state"] for t in state["trajectory"]["transitions"]] == ["count 5", "count 10"]
 
 
-async def test_a_real_world_that_does_not_come_back_the_same_ends_the_episode_as_an_error(stage: Stage) -> None:
+async def test_a_real_environment_that_cannot_be_restored_ends_the_episode_as_an_error(stage: Stage) -> None:
     async with stage.serve(stage.real()) as (_, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
         async with told(made["mcp_url"]) as client:
@@ -234,7 +234,7 @@ async def test_a_failed_step_is_a_tool_error_that_does_not_count(stage: Stage, f
     assert [meta_of(failed)["dreamgym/step"], meta_of(good)["dreamgym/step"]] == [0, 1]
 
 
-async def test_a_call_that_no_recording_shows_is_told_so_and_not_to_be_tried_again(stage: Stage) -> None:
+async def test_the_answer_to_an_unrecorded_call_advises_against_trying_again(stage: Stage) -> None:
     async with stage.serve(DreamWorlds(counter_spec(), NearestModel(), stage.buffer)) as (_, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
         async with told(made["mcp_url"]) as client:
@@ -245,7 +245,7 @@ async def test_a_call_that_no_recording_shows_is_told_so_and_not_to_be_tried_aga
     assert meta_of(unknown)["dreamgym/step"] == 0
 
 
-async def test_three_failures_in_a_row_end_the_episode_as_an_error_that_enters_no_buffer(stage: Stage) -> None:
+async def test_three_failures_in_a_row_end_the_episode_as_an_error_outside_the_buffer(stage: Stage) -> None:
     def fail(query: object) -> None:
         if len(stage.model.asked) > 1:
             raise PredictionError("rubbish, twice")
@@ -292,7 +292,7 @@ async def test_an_episode_that_ends_at_a_failed_call_has_no_reward(
     assert await stage.buffer.trajectories("counter", sources=frozenset(Source)) == ()
 
 
-async def test_a_verdict_counts_although_the_last_call_failed_and_so_does_an_end_after_it_was_sent_again(
+async def test_a_verdict_counts_after_a_failed_call_and_an_end_counts_after_the_call_was_sent_again(
     stage: Stage,
 ) -> None:
     def fail_once(query: object) -> None:
@@ -341,7 +341,7 @@ async def test_a_database_that_went_away_costs_the_step_and_not_the_episode(stag
     assert (failed.uncounted, good.step, good.text) == ("unavailable", 1, "count 1")
 
 
-async def test_what_was_played_is_in_the_buffer_when_the_server_has_stopped(stage: Stage) -> None:
+async def test_played_episodes_are_in_the_buffer_when_the_server_has_stopped(stage: Stage) -> None:
     worlds = stage.dream(counter_spec(deterministic=True)), stage.real(counter_spec("other"))
     async with stage.serve(*worlds) as (_, http):
         for env in ("counter", "other"):
@@ -386,7 +386,7 @@ async def test_an_episode_that_is_used_is_not_closed_by_the_sweep_that_found_it_
     assert (state.version, state.stop_reason) == (1, None)
 
 
-async def test_forgotten_episodes_take_no_room(stage: Stage) -> None:
+async def test_abandoned_episodes_do_not_count_as_open(stage: Stage) -> None:
     store = stage.breakable
     async with stage.serve(limits=Limits(open_episodes=1)) as (_, http):
         first = await http.post("/envs/counter/episodes", json={})
@@ -395,7 +395,7 @@ async def test_forgotten_episodes_take_no_room(stage: Stage) -> None:
     assert [first.status_code, second.status_code] == [201, 201]
 
 
-async def test_a_clock_of_the_machine_that_jumps_closes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_jump_of_the_machines_clock_closes_no_episode(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = episodes_of(stage)
     made = await episodes.create("counter", NewEpisode())
 
@@ -412,7 +412,7 @@ async def test_a_clock_of_the_machine_that_jumps_closes_nothing(stage: Stage, mo
     assert (answer.step, answer.result.is_error) == (1, False)
 
 
-async def test_what_another_servers_environment_left_behind_is_not_swept(stage: Stage) -> None:
+async def test_episodes_of_another_servers_environment_are_not_swept(stage: Stage) -> None:
     spec = counter_spec("other")
     other = Episodes({"other": stage.real(spec)}, stage.episodes, stage.buffer)
     made: Episode = await other.create("other", NewEpisode())
@@ -452,7 +452,7 @@ REPORT_TOOL = {
 @pytest.mark.parametrize(
     ("structured", "is_valid"), [({"count": 3}, True), ({"count": "three"}, False), ({}, False), (None, False)]
 )
-async def test_an_answer_under_an_output_schema_is_valid_structured_content_or_no_answer(
+async def test_an_answer_counts_only_if_its_structured_content_matches_the_output_schema(
     stage: Stage, structured: object, is_valid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predict = stage.model.predict

@@ -21,7 +21,7 @@ EPISODES = "/envs/counter/episodes"
 
 
 async def played(http: httpx2.AsyncClient, *adds: int, **order: object) -> dict[str, Any]:
-    """An episode in which these were added."""
+    """Play an episode that adds these numbers. Returns the answer to its creation."""
     made: dict[str, Any] = (await http.post(EPISODES, json=order)).json()
     async with Client(made["mcp_url"]) as client:
         for n in adds:
@@ -61,7 +61,7 @@ async def test_a_finished_episode_is_forked_before_its_end_and_both_are_kept(sta
     assert [(one.success, len(one.transitions)) for one in (first, second)] == [(True, 2), (False, 2)]
 
 
-async def test_an_episode_that_was_closed_may_be_forked_where_it_stood(stage: Stage) -> None:
+async def test_an_episode_that_was_finished_may_be_forked_at_its_last_step(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         made = await played(http, 1)
         await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "enough"})
@@ -80,7 +80,9 @@ async def test_an_episode_that_was_closed_may_be_forked_where_it_stood(stage: St
         ({"step": 1, "seed": 2}, 400, "request body: seed: Extra inputs are not permitted"),
     ],
 )
-async def test_a_step_where_nothing_can_go_on_is_told(stage: Stage, body: Any, status: int, said: str) -> None:
+async def test_a_fork_at_an_impossible_step_is_refused_with_the_reason(
+    stage: Stage, body: Any, status: int, said: str
+) -> None:
     async with stage.serve() as (_, http):
         made = await played(http, 1, 9)
         answer = await http.post(f"{EPISODES}/{made['episode']}/fork", json=body)
@@ -95,7 +97,7 @@ async def test_an_unknown_episode_or_environment_cannot_be_forked(stage: Stage) 
     assert [answer.status_code for answer in answers] == [404, 404, 404]
 
 
-async def test_a_real_world_that_does_not_come_back_the_same_cannot_be_forked(stage: Stage) -> None:
+async def test_a_real_environment_that_cannot_be_restored_cannot_be_forked(stage: Stage) -> None:
     async with stage.serve(stage.real()) as (_, http):
         made = await played(http, 1)
     async with stage.serve(stage.real(salt="!")) as (_, http):
@@ -106,7 +108,7 @@ async def test_a_real_world_that_does_not_come_back_the_same_cannot_be_forked(st
     assert state["stop_reason"] is None
 
 
-async def test_another_process_plays_the_fork_on(stage: Stage) -> None:
+async def test_another_process_continues_the_fork(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         made = await played(http, 1, 2)
         forked = (await http.post(f"{EPISODES}/{made['episode']}/fork", json={"step": 1})).json()
@@ -114,7 +116,7 @@ async def test_another_process_plays_the_fork_on(stage: Stage) -> None:
         assert await add(url + urlsplit(forked["mcp_url"]).path, 4) == "count 5"
 
 
-async def test_an_idempotency_key_is_one_environments_and_one_verbs(stage: Stage) -> None:
+async def test_an_idempotency_key_counts_for_one_environment_and_one_verb(stage: Stage) -> None:
     async with stage.serve(stage.dream(), stage.dream(counter_spec("other"))) as (url, http):
         made = await played(http, 1, 2, idempotency_key="k")
         async with ControlClient(url) as control:

@@ -1,4 +1,7 @@
-"""From the door to the language model it is a short way, counted on the real stack: cache included, over all tasks."""
+"""The call path from the agent's door to the language model is short.
+
+Frames are counted on the real stack, with the cache and over all asyncio tasks.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ pytestmark = pytest.mark.anyio
 PACKAGES = [Path(package.__file__ or "").parent for package in (dreamgym, dreamgym_server, dreamgym_client)]
 MOST_FRAMES = 15
 MOST_TASKS = 4
-"""The request, the step, the question to the model; for an older revision the SDK handles the message in one more."""
+"""The request, the step and the model call. For an older revision, the SDK handles the message in one more task."""
 MOST_FILES = 37
-"""Two of them time the parts of a call and count them."""
+"""Two of these files time and count the parts of a call."""
 
 
 def is_ours(code: CodeType) -> bool:
@@ -37,7 +40,7 @@ def is_ours(code: CodeType) -> bool:
 
 
 def awaiting(coroutine: Any) -> Iterator[CodeType]:
-    """What a task waits in, the outermost first."""
+    """Yield the code of the coroutines in which a task waits, the outermost first."""
     while coroutine is not None:
         code = getattr(coroutine, "cr_code", None) or getattr(coroutine, "gi_code", None)
         if code is not None:
@@ -46,9 +49,9 @@ def awaiting(coroutine: Any) -> Iterator[CodeType]:
 
 
 def our_frames(background: set[asyncio.Task[Any]]) -> list[list[str]]:
-    """The functions of ours that a call is in just now, one list for each task that waits for the next.
+    """Return the names of our functions that a call is in now, one list for each task of the call.
 
-    Background tasks began before the call, so no call waits for them.
+    Background tasks are left out: they began before the call, so no call waits for them.
     """
     running: list[str] = []
     frame: FrameType | None = sys._getframe()
@@ -65,16 +68,16 @@ def our_frames(background: set[asyncio.Task[Any]]) -> list[list[str]]:
 
 
 class Watched:
-    """A served dream in which one call was answered before, and what is watched during the next."""
+    """A served dream that has answered one call, and the frames of the next call."""
 
     def __init__(self) -> None:
         self.client: Client | None = None
         self.background: set[asyncio.Task[Any]] = set()
         self.frames: list[list[str]] = []
-        """Of the last call, as the language model was asked."""
+        """Our frames in the last call, at the moment when the language model was asked."""
 
     def says(self, messages: Sequence[Message]) -> str:
-        """The language model's answer."""
+        """Note the frames and return the language model's answer."""
         self.frames = our_frames(self.background)
         answer = {"reasoning": "", "observation": f"count {len(messages)}", "state": None}
         return json.dumps({**answer, "error": False, "terminated": False, "success": False})
@@ -105,7 +108,7 @@ async def test_few_frames_of_ours_lie_between_the_door_and_the_language_model(wa
     assert len(watched.frames) <= MOST_TASKS, watched.frames
 
 
-async def test_few_files_of_ours_have_a_part_in_a_call(watched: Watched) -> None:
+async def test_a_call_runs_through_few_files_of_ours(watched: Watched) -> None:
     files = set[str]()
 
     def note(frame: FrameType, event: str, argument: object) -> None:

@@ -1,4 +1,4 @@
-"""The campaign of benchmarks/fuzz.py: malformed requests, expensive bodies and many clients make no server fail or hang."""
+"""The campaign of benchmarks/fuzz.py: malformed requests, expensive bodies and crowds make no server fail or hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The episodes of a group differ by the policy alone: nothing that is stored meanwhile changes what they are shown."""
+"""The episodes of a group differ only by the policy: later recordings do not change their demonstrations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 def as_shown(messages: Sequence[Message]) -> str:
-    """An answer that tells how many recordings the model was shown; as a judge it is never convinced."""
+    """Answer with the number of demonstrations in the prompt. As a judge, never accept a success."""
     if "You check" in messages[0].content:
         return json.dumps({"reasoning": "", "accomplished": False})
     block = re.search(r"<recorded>\n(.*?)\n</recorded>", messages[-1].content, re.DOTALL)
@@ -34,13 +34,13 @@ def as_shown(messages: Sequence[Message]) -> str:
 
 @pytest.fixture
 def env() -> str:
-    """A name of its own: the database is shared."""
+    """An environment name of this test's own, because the database is shared."""
     return f"counter-{uuid.uuid4().hex[:12]}"
 
 
 @asynccontextmanager
 async def server(store: Store, env: str) -> AsyncIterator[str]:
-    """One server process's worth of objects over the store."""
+    """Serve the store with new objects, as a server process of its own does. Yields the URL."""
     stage = Stage(store.buffer, store.episodes)
     world = DreamWorlds(counter_spec(env), LanguageModel(ScriptedLLM(as_shown)), store.buffer)
     async with stage.serve(world) as (url, _):
@@ -48,7 +48,7 @@ async def server(store: Store, env: str) -> AsyncIterator[str]:
 
 
 async def seen(url: str, env: str, *, group: str | None, seed: int = 1, adds: Sequence[int] = (1, 2)) -> list[str]:
-    """What an episode answers; it is over, and on its way into the buffer, when this returns."""
+    """Play an episode and return its answers. It then has ended and will soon be in the buffer."""
     remote = RemoteEnvironment(url, env, group=group)
     await remote.reset(counter_spec(env).tasks[0], seed=seed)
     answers = [(await remote.step(ToolCall(name="add", arguments={"n": n}))).observation for n in adds]
@@ -56,12 +56,10 @@ async def seen(url: str, env: str, *, group: str | None, seed: int = 1, adds: Se
     return answers
 
 
-async def test_an_episode_that_ends_changes_nothing_for_its_group_and_everything_for_the_next(
-    store: Store, env: str
-) -> None:
+async def test_a_stored_episode_is_a_demonstration_for_later_groups_and_not_for_its_own(store: Store, env: str) -> None:
     async with server(store, env) as url:
         first = await seen(url, env, group="a", adds=(5, 6))
-    # the first server has stored what was played there before it ended; the second one asks the same database
+    # the first server stored its episode before it stopped; the second one uses the same database
     assert len(await store.buffer.trajectories(env, sources=frozenset(Source))) == 1
     async with server(store, env) as url:
         second = await seen(url, env, group="a", adds=(5, 6))

@@ -1,4 +1,4 @@
-"""The campaign of benchmarks/kills.py: after kills and on a full disk, what was answered is there."""
+"""The campaign of benchmarks/kills.py: kills and a full disk lose nothing that was answered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE = {"server": 0, "replicas": 0, "postmaster": 0, "backend": 0, "disk": 0}
 
 
 def survived(**kills: int) -> None:
-    """Run the campaign; clients were answered, and nothing of that is lost or not in the buffer."""
+    """Run the campaign. Clients were answered, and no answered step or end is lost or missing in the buffer."""
     options = [f"--{name}={times}" for name, times in {**NONE, **kills}.items()]
     command = [sys.executable, str(KILLS), "--clients", "8", "--seed", "1", "--json", *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)

@@ -1,4 +1,4 @@
-"""Every bound has its answer, seen through the real door."""
+"""Every limit has its own error, tested over HTTP."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nested(depth: int, opened: str = "[", closed: str = "]") -> str:
 
 
 def call_with(value: str) -> bytes:
-    """A tool call whose argument is this JSON, as bytes."""
+    """A tool call with this JSON as an argument, as bytes."""
     head = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1, "a": '
     return f"{head}{value}}}}}}}".encode()
 
@@ -81,7 +81,7 @@ def depth_of(value: object) -> int:
     wrapped=st.integers(0, MAX_DEPTH + 2),
     ascii_only=st.booleans(),
 )
-def test_depth_is_that_of_the_value_whatever_its_strings_say(value: object, wrapped: int, ascii_only: bool) -> None:
+def test_depth_is_that_of_the_value_whatever_its_strings_contain(value: object, wrapped: int, ascii_only: bool) -> None:
     for level in range(wrapped):
         value = [value, "]"] if level % 2 else {"[": value}
     body = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
@@ -97,11 +97,11 @@ def test_the_depth_of_a_body_is_found_in_linear_time(before: bytes, piece: bytes
     assert grows_linearly(is_too_deep, lambda size: before + piece * (size // len(piece)))
 
 
-def test_brackets_do_not_hide_in_another_encoding() -> None:
+def test_brackets_are_found_in_another_encoding_too() -> None:
     assert is_too_deep(nested(1000).encode("utf-16"))
 
 
-async def test_a_body_with_more_faults_than_anybody_reads_is_refused_without_naming_them(stage: Stage) -> None:
+async def test_a_body_with_very_many_faults_is_refused_with_only_their_number(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         answer = await http.post(EPISODES, json={f"k{n}": n for n in range(2_000)})
     assert answer.status_code == 400
@@ -167,14 +167,14 @@ async def test_open_episodes_are_counted_over_all_replicas_forks_included(stage:
     assert "retry-after" in refused[0].headers
 
 
-async def test_episodes_that_a_dead_server_left_behind_take_no_room_for_longer_than_they_may_run(stage: Stage) -> None:
+async def test_abandoned_episodes_count_as_open_only_as_long_as_they_may_run(stage: Stage) -> None:
     async with stage.serve(limits=Limits(open_episodes=1, episode_s=0)) as (_, http):
         await started(http)
         assert (await http.post(EPISODES, json={})).status_code == 201
 
 
 @pytest.mark.parametrize(("kind", "fails"), [("dream", True), ("real", False)])
-async def test_a_simulated_answer_that_is_too_long_is_a_failed_step_and_a_real_one_is_what_it_is(
+async def test_a_simulated_answer_that_is_too_long_is_a_failed_step_and_a_real_one_is_kept(
     stage: Stage, kind: str, fails: bool
 ) -> None:
     world = stage.dream() if kind == "dream" else stage.real()
@@ -239,7 +239,7 @@ async def test_a_final_answer_has_a_limit(stage: Stage) -> None:
     )
 
 
-async def test_a_session_that_finds_no_room_is_told_so_with_its_first_call(stage: Stage) -> None:
+async def test_a_session_over_the_limit_is_refused_at_its_first_call(stage: Stage) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "0"}}
     call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}
     async with stage.serve(limits=Limits(open_episodes=1)) as (_, http):

@@ -1,4 +1,4 @@
-"""`/metrics`: what a server counts, for Prometheus."""
+"""`/metrics`: the counters and timings of a server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AUTHORIZED = {"authorization": f"Bearer {TOKEN}"}
 
 
 class CountingLLM(ScriptedLLM):
-    """Says that the counter shows 1, for 30 and 7 tokens; fails if asked to add 13."""
+    """Predicts `count 1`, with 30 prompt tokens and 7 completion tokens. Fails if asked to add 13."""
 
     async def complete(
         self,
@@ -46,7 +46,7 @@ class CountingLLM(ScriptedLLM):
 
 
 async def samples(http: httpx2.AsyncClient, **headers: str) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and the values of its labels, which are in the order of their names."""
+    """Return every sample by its name and its labels' values, in the order of the labels' names."""
     answer = await http.get("/metrics", headers=headers)
     assert answer.status_code == 200
     families = text_string_to_metric_families(answer.text)
@@ -79,7 +79,7 @@ async def test_open_episodes_and_those_that_wait_for_the_buffer_are_gauges(stage
     assert counted["dreamgym_archive_backlog",] in {0, 1}
 
 
-async def test_questions_to_the_model_are_counted_with_their_tokens_and_a_remembered_answer_costs_none(
+async def test_requests_to_the_model_are_counted_with_their_tokens_and_a_cached_answer_costs_none(
     stage: Stage,
 ) -> None:
     model = LanguageModel(CachedLLM(CountingLLM([]), MemoryPredictions()))
@@ -119,7 +119,7 @@ async def test_the_metrics_of_two_servers_in_one_process_are_apart(stage: Stage)
     assert not [key for key in counted if key[0] == "dreamgym_tool_calls_total"]
 
 
-async def test_metrics_need_the_server_s_token_and_no_episode_s(stage: Stage) -> None:
+async def test_metrics_need_the_servers_token_and_refuse_that_of_an_episode(stage: Stage) -> None:
     async with stage.serve(token=TOKEN) as (_, http):
         made = (await http.post("/envs/counter/episodes", json={}, headers=AUTHORIZED)).json()
         refused = [

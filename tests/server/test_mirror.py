@@ -1,4 +1,4 @@
-"""The mirror: what the real server said of itself is said again, to the byte, and without a database."""
+"""The server presentation: recorded handshakes, listings and refusals are repeated to the byte, without a database."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ MIRROR: dict[str, Any] = {
 
 
 def mirrored(**mirror: Any) -> Any:
-    """The counter behind a recorded server."""
+    """The counter, presented as a recorded server."""
     return counter_spec(tools_list=PAGES, mirror=mirror or MIRROR)
 
 
 async def asked(
     stage: Stage, spec: Any, method: str, params: dict[str, Any], headers: dict[str, str]
 ) -> httpx2.Response:
-    """One raw request to a new episode whose database has gone since."""
+    """Send one raw request to a new episode after its database has failed."""
     async with stage.serve(stage.dream(spec)) as (_, http):
         made = await create(http)
         assert isinstance(stage.episodes, BreakableStore)
@@ -111,7 +111,7 @@ async def asked(
 
 
 def said(recorded: object) -> str:
-    """How a recorded value stands in an answer."""
+    """Return a recorded value as the JSON text that an answer must contain."""
     return json.dumps(recorded, separators=(",", ":"))
 
 
@@ -157,13 +157,13 @@ async def test_a_client_collects_all_pages(stage: Stage, mode: str) -> None:
     assert names == ["bare", "full", "last"]
 
 
-async def test_a_last_page_whose_successor_was_never_recorded_leads_nowhere(stage: Stage) -> None:
+async def test_a_page_without_a_recorded_successor_has_no_cursor(stage: Stage) -> None:
     spec = counter_spec(tools_list=PAGES[:2], mirror=MIRROR)
     answer = (await asked(stage, spec, "tools/list", {"cursor": "b64=="}, HANDSHAKE)).json()
     assert "nextCursor" not in answer["result"]
 
 
-async def test_pages_without_cursors_get_some(stage: Stage) -> None:
+async def test_recorded_pages_without_cursors_get_cursors(stage: Stage) -> None:
     spec = counter_spec(tools_list=[{"tools": TOOLS[:1]}, {"tools": TOOLS[1:]}])
     first = (await asked(stage, spec, "tools/list", {}, HANDSHAKE)).json()["result"]
     stage.breakable.broken = False
@@ -231,7 +231,7 @@ LOOKUPS = {
 
 @ERAS
 @pytest.mark.parametrize(("method", "params", "recorded"), LOOKUPS.values(), ids=LOOKUPS.keys())
-async def test_what_was_recorded_is_answered_as_recorded(
+async def test_recorded_requests_are_answered_as_recorded(
     stage: Stage, headers: dict[str, str], method: str, params: dict[str, Any], recorded: dict[str, Any]
 ) -> None:
     if headers is MODERN and method == "resources/read":
@@ -294,7 +294,7 @@ async def test_without_a_recorded_refusal_a_resource_is_refused_as_the_protocol_
 
 @ERAS
 @pytest.mark.parametrize("method", ["prompts/list", "resources/list", "resources/templates/list"])
-async def test_what_the_recorded_server_does_not_offer_is_no_method(
+async def test_a_feature_that_the_recorded_server_does_not_offer_is_an_unknown_method(
     stage: Stage, headers: dict[str, str], method: str
 ) -> None:
     only_tools = {**INITIALIZE, "capabilities": {"tools": {}}}
@@ -312,7 +312,7 @@ async def test_what_the_recorded_server_does_not_offer_is_no_method(
         ("logging/setLevel", {"level": "debug"}),
     ],
 )
-async def test_what_the_older_revisions_may_ask_to_be_told_is_accepted_since_nothing_changes(
+async def test_subscriptions_and_log_levels_are_accepted_in_older_revisions_only(
     stage: Stage, method: str, params: dict[str, Any]
 ) -> None:
     accepted = (await asked(stage, mirrored(), method, params, HANDSHAKE)).json()
@@ -369,7 +369,7 @@ CONTENT = [
 
 
 @ERAS
-async def test_content_blocks_and_structured_content_of_a_step_are_given_to_the_byte(
+async def test_content_blocks_and_structured_content_of_a_step_are_given_byte_for_byte(
     stage: Stage, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predict = stage.model.predict

@@ -1,4 +1,4 @@
-"""`/readyz` tells an orchestrator whether a server can answer calls: its database and its model's endpoint answer."""
+"""`/readyz` shows an orchestrator if a server can answer calls: its database and its model's endpoint must answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Away(CounterModel):
-    """A model whose endpoint is away, or does not answer at all."""
+    """A model whose endpoint cannot be reached or, if it `hangs`, never answers."""
 
     def __init__(self, *, hangs: bool = False) -> None:
         super().__init__()
@@ -49,14 +49,14 @@ async def test_a_server_whose_model_is_away_is_not_ready_and_says_so_without_the
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
 
 
-async def test_a_model_that_hangs_is_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_whose_model_hangs_is_not_ready(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dreamgym_server.readiness.MODEL_LIMIT_S", 0.01)
     stage.model = Away(hangs=True)
     async with stage.serve() as (_, http):
         assert (await http.get("/readyz")).status_code == 503
 
 
-async def test_many_probes_at_once_and_within_a_second_are_one_look(stage: Stage) -> None:
+async def test_many_probes_within_a_second_ping_the_model_once(stage: Stage) -> None:
     stage.model = model = Away()
     model.away = False
     async with stage.serve() as (_, http):
@@ -71,7 +71,7 @@ async def test_a_model_without_an_endpoint_is_not_required(stage: Stage) -> None
         assert (await http.get("/readyz")).status_code == 200
 
 
-async def test_an_endpoint_is_pinged_through_cache_and_experience_model_and_asked_nothing(
+async def test_an_endpoint_is_pinged_through_cache_and_experience_model_without_a_prompt(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dreamgym_server.readiness.KEPT_S", 0.0)
@@ -92,7 +92,7 @@ async def test_an_endpoint_is_pinged_through_cache_and_experience_model_and_aske
     assert (there.status_code, gone.status_code, asked) == (200, 503, [])
 
 
-async def test_a_server_says_at_its_start_that_the_model_cannot_be_asked(
+async def test_a_server_warns_at_its_start_if_the_model_does_not_answer(
     dsn: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def told(model: str) -> list[str]:

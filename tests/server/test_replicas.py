@@ -41,7 +41,7 @@ def add(n: int) -> ToolCall:
 
 
 class Fleet:
-    """Real `dreamgym-serve` processes over one database, with the counting model as a plugin of theirs."""
+    """Real `dreamgym-serve` processes on one database, with the counting and the unsteady model as a plugin."""
 
     def __init__(self, home: Path, dsn: str) -> None:
         self._home, self._dsn = home, dsn
@@ -58,7 +58,7 @@ class Fleet:
     async def start(
         self, *options: str, model: str = "counting:", gate: str = "", port: int = 0
     ) -> tuple[Process, int]:
-        """A server process and its port."""
+        """Start a server process. Returns it and its port."""
         path = os.pathsep.join([str(Path(__file__).parent), str(self._home)])
         usual = [str(self._home), "--port", str(port)]
         process = await asyncio.create_subprocess_exec(
@@ -72,7 +72,7 @@ class Fleet:
         return process, urlsplit(url).port or 0
 
     async def stop(self) -> None:
-        """Let none survive the test."""
+        """Kill the processes that still run."""
         for process in self._processes:
             if process.returncode is None:
                 process.kill()
@@ -87,7 +87,7 @@ async def fleet(tmp_path: Path, dsn: str) -> AsyncIterator[Fleet]:
 
 
 class Gate:
-    """Where predictions wait: `asked` tells who stands there, `opened` lets all through, now and later."""
+    """A gate at which predictions wait. `asked` has their process ids; `opened` lets all through, now and later."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[int] = asyncio.Queue()
@@ -104,7 +104,7 @@ class Gate:
 
 @asynccontextmanager
 async def gate() -> AsyncIterator[Gate]:
-    """A closed gate."""
+    """Serve a closed gate, which opens at the end."""
     made = Gate()
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -182,7 +182,7 @@ async def test_when_one_of_two_servers_is_killed_in_mid_step_the_other_takes_the
 
 
 async def said(port: int, seed: int) -> list[bytes]:
-    """What a model that is never the same twice says in an episode of two steps, byte for byte."""
+    """Play an episode of two steps and return the answers as bytes, without the episode's id."""
     url = f"http://127.0.0.1:{port}"
     async with ControlClient(url) as control, httpx2.AsyncClient() as http:
         made = await control.create("counter", task_id="count", seed=seed, group="one")
@@ -204,7 +204,7 @@ async def test_the_same_seed_model_and_database_give_the_same_bytes_in_every_pro
 
 
 class Someone:
-    """A client that is there, or gone."""
+    """A client that is still connected or, if `gone`, has disconnected."""
 
     def __init__(self, *, gone: bool = False) -> None:
         self.gone = gone
@@ -214,7 +214,7 @@ class Someone:
 
 
 def replicas(stage: Stage) -> tuple[Episodes, Episodes]:
-    """Two server processes without their doors."""
+    """Two server processes without HTTP, on the same stores."""
     here, there = (Episodes({"counter": stage.dream()}, stage.episodes, stage.buffer) for _ in range(2))
     return here, there
 
@@ -247,7 +247,7 @@ async def test_a_resend_that_reaches_another_process_while_the_first_call_runs_i
     assert (await there.read("counter", made.id)).version == 2
 
 
-async def test_a_process_that_knows_it_is_not_alone_asks_no_model_about_the_past(stage: Stage) -> None:
+async def test_a_process_that_shares_an_episode_predicts_no_step_of_another_process_again(stage: Stage) -> None:
     here, there = replicas(stage)
     made = await here.create("counter", NewEpisode())
     answers: list[EpisodeAnswer] = [
@@ -257,7 +257,7 @@ async def test_a_process_that_knows_it_is_not_alone_asks_no_model_about_the_past
     assert len(stage.model.asked) == 8 + 1
 
 
-async def test_a_verdict_is_on_all_steps_also_on_one_that_another_process_took_meanwhile(stage: Stage) -> None:
+async def test_a_verdict_includes_a_step_that_another_process_took_meanwhile(stage: Stage) -> None:
     judged: list[int] = []
     asked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -284,7 +284,7 @@ async def test_a_verdict_is_on_all_steps_also_on_one_that_another_process_took_m
     assert (judged, ended.final_reward, ended.version) == ([0, 1], 1.0, 1)
 
 
-async def test_a_world_whose_episode_ended_in_another_process_is_let_go(stage: Stage) -> None:
+async def test_an_environment_whose_episode_ended_in_another_process_is_closed(stage: Stage) -> None:
     closed = asyncio.Event()
 
     class Closing(CounterEnvironment):

@@ -18,7 +18,7 @@ from dreamgym.errors import InvalidInput
 
 
 @pytest.mark.anyio
-async def test_a_port_that_is_taken_is_said_so(stage: Stage) -> None:
+async def test_the_error_for_a_port_in_use_names_the_port(stage: Stage) -> None:
     async with stage.serve() as (url, _):
         port = int(url.rpartition(":")[2])
         with pytest.raises(InvalidInput, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
@@ -52,7 +52,7 @@ async def asked(url: str, path: str = "/envs") -> int:
     ],
     ids=["nothing", "half a head", "half a body"],
 )
-async def test_a_request_that_does_not_arrive_is_given_up(
+async def test_a_request_that_does_not_arrive_in_time_is_dropped(
     stage: Stage, half: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "ARRIVAL_S", 0.2)
@@ -66,7 +66,7 @@ async def test_a_request_that_does_not_arrive_is_given_up(
 
 
 @pytest.mark.anyio
-async def test_a_connection_more_than_may_be_open_is_refused_and_the_others_are_served(stage: Stage) -> None:
+async def test_a_connection_over_the_limit_is_refused_and_the_others_are_served(stage: Stage) -> None:
     app = build([stage.dream()], stage.buffer, stage.episodes)
     async with running(app, connections=3) as url:
         async with httpx2.AsyncClient() as first, httpx2.AsyncClient() as second, httpx2.AsyncClient() as third:
@@ -79,7 +79,7 @@ async def test_a_connection_more_than_may_be_open_is_refused_and_the_others_are_
 
 
 @pytest.mark.anyio
-async def test_a_server_with_all_its_connections_says_that_it_lives_and_refuses_everything_else(stage: Stage) -> None:
+async def test_a_server_at_its_connection_limit_answers_health_checks_and_refuses_everything_else(stage: Stage) -> None:
     app = build([stage.dream()], stage.buffer, stage.episodes)
     async with running(app, connections=1) as url, httpx2.AsyncClient() as only:
         assert (await only.get(f"{url}/envs")).status_code == 200
@@ -94,7 +94,9 @@ async def test_a_server_with_all_its_connections_says_that_it_lives_and_refuses_
 
 
 @pytest.mark.anyio
-async def test_who_connects_and_says_nothing_keeps_no_probe_out(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_that_send_nothing_do_not_block_health_checks(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "PROBE_ARRIVAL_S", 0.2)
     monkeypatch.setattr("dreamgym_server.running.accepted_at_once", lambda files: 1)  # three may be silent
     app = build([stage.dream()], stage.buffer, stage.episodes)
@@ -110,7 +112,7 @@ async def test_who_connects_and_says_nothing_keeps_no_probe_out(stage: Stage, mo
 
 
 @pytest.mark.anyio
-async def test_who_is_connected_is_served_while_others_are_refused(stage: Stage) -> None:
+async def test_a_connected_client_is_served_while_others_are_refused(stage: Stage) -> None:
     app = build([stage.dream()], stage.buffer, stage.episodes)
     async with running(app, connections=1) as url, httpx2.AsyncClient() as http:
         assert (await http.get(f"{url}/healthz")).status_code == 200
@@ -125,7 +127,7 @@ async def test_who_is_connected_is_served_while_others_are_refused(stage: Stage)
 
 
 async def refused_until(is_over: asyncio.Event, url: str) -> list[bytes]:
-    """What connection after connection is told."""
+    """Open one connection after another, and return the first line that each gets."""
     lines = []
     while not is_over.is_set():
         lines.append(await first_line(url))
@@ -133,7 +135,7 @@ async def refused_until(is_over: asyncio.Event, url: str) -> list[bytes]:
 
 
 async def first_line(url: str) -> bytes:
-    """What a connection is told that asks for nothing."""
+    """Return the first line that a connection gets that sends nothing."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     line = await reader.readline()
     writer.close()
@@ -148,7 +150,7 @@ async def until_free(url: str) -> None:
 
 
 class Sent(asyncio.Transport):
-    """A transport that notes what it is asked to do."""
+    """A transport that records its calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -123,7 +123,7 @@ def test_a_part_that_does_not_exist_is_refused_and_the_parts_are_listed(folder: 
     assert said == f"dreamgym: unknown part 'luck': expected one of {parts}"
 
 
-def test_how_many_examples_are_shown_is_for_measuring(folder: Path) -> None:
+def test_the_number_of_demonstrations_is_only_for_measuring_verbs(folder: Path) -> None:
     code, said = refused(str(folder), "--model", "nearest -k 3")
     assert code == 2
     assert said.startswith("dreamgym: --model 'nearest -k 3': -k is for check, fidelity and fit")
@@ -159,12 +159,12 @@ def test_an_unknown_encoder_is_refused_and_the_known_ones_are_listed(
 
 
 async def started(url: str) -> str:
-    """A new episode."""
+    """Start an episode and return its id."""
     async with ControlClient(url) as control:
         return (await control.create("house", task_id="t")).episode
 
 
-def test_the_address_of_the_database_is_on_no_command_line(folder: Path, dsn: str) -> None:
+def test_the_address_of_the_database_is_not_on_the_command_line(folder: Path, dsn: str) -> None:
     with server_process(str(folder), Against.DREAM, model="nearest", dsn=dsn) as process:
         assert process.pid is not None
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes()

@@ -1,4 +1,4 @@
-"""The server over PostgreSQL: replicas share episodes, a restart loses nothing, and what was played is kept."""
+"""The server over PostgreSQL: replicas share episodes, a restart loses nothing, and played episodes are kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def env() -> str:
-    """A name of its own: the database is shared."""
+    """An environment name of this test's own, because the database is shared."""
     return f"counter-{uuid.uuid4().hex[:12]}"
 
 
@@ -91,7 +91,7 @@ async def test_a_remote_environment_is_played_over_the_database(store: Store, en
     assert (result.observation, trajectory.success, trajectory.task.id) == ("count 10", True, spec.tasks[1].id)
 
 
-async def test_what_is_played_in_reality_without_being_kept_is_no_recording_whoever_ends_it(
+async def test_an_episode_of_a_real_environment_that_keeps_nothing_never_enters_the_buffer(
     store: Store, env: str
 ) -> None:
     stage = Stage(store.buffer, store.episodes)

@@ -1,4 +1,4 @@
-"""A step as spans of OpenTelemetry: which parts it had, how long each took, and nothing of what was said."""
+"""The OpenTelemetry spans of a step: its parts and their durations, without any text of the episode."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ SECRET = "hunter2"
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """What this process traces while the test runs."""
+    """Collect the spans that our code ends while the test runs."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # only we are to see it: the MCP SDK would trace its client too
+    # only our code may see this provider: the MCP SDK would trace its client too
     monkeypatch.setattr("dreamgym.spans._IS_NAMED", True)
     monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
     return exporter
@@ -62,7 +62,7 @@ def test_a_provider_that_is_set_later_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 
 def ours(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
-    """Spans by name, in the order in which they ended; of several of one name, the last."""
+    """Return the spans by name, in the order in which they ended. Of several with one name, the last is kept."""
     return {span.name: span for span in exporter.get_finished_spans()}
 
 
@@ -73,7 +73,7 @@ def parents(spans: dict[str, ReadableSpan]) -> dict[str, str | None]:
 
 
 def predicted(messages: Sequence[Message]) -> str:
-    """Of a step, a claimed success; of a judge's question, that it is one."""
+    """Return a prediction that claims a success. As a judge, return that the task is not accomplished."""
     if "accomplished" in messages[0].content:
         return json.dumps({"reasoning": SECRET, "accomplished": False})
     said = {"reasoning": SECRET, "observation": f"count 1 {SECRET}", "state": None}
@@ -116,7 +116,7 @@ async def test_a_step_is_a_tree_of_spans_from_the_call_to_the_store(
     assert "gen_ai.usage.input_tokens" in model
 
 
-async def test_no_span_holds_a_text_that_was_played_or_the_message_of_an_error(
+async def test_no_span_contains_a_text_of_the_episode_or_an_error_message(
     exporter: InMemorySpanExporter, stage: Stage
 ) -> None:
     def fail(messages: Sequence[Message]) -> str:
@@ -156,7 +156,7 @@ async def test_a_step_belongs_to_the_trace_that_the_agent_names(
 
 @asynccontextmanager
 async def collector() -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A receiver of OTLP over HTTP: its URL, and the bodies that it got."""
+    """Run a receiver of OTLP over HTTP. Yields its URL and the list of the bodies that it gets."""
     bodies: list[bytes] = []
 
     async def take(request: Request) -> Response:

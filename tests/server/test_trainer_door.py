@@ -1,4 +1,4 @@
-"""The trainer's door: episodes are created, read, finished, watched and deleted; bad input is told what there is."""
+"""The trainer's door: episodes are created, read, finished, watched and deleted, and bad input is refused."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.anyio
 
 EPISODES = "/envs/counter/episodes"
 VERDICTS = [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)]
-"""Of the steps, before anything was done, of the steps without the agent's words."""
+"""The judge's verdicts on all steps, on none, and on the steps without the agent's words; then the reward."""
 
 
 @pytest.mark.parametrize(("ends_itself", "reward"), [(True, 0.0), (False, None)])
-async def test_an_agent_that_stops_before_the_end_has_failed_only_if_the_environment_ends_what_is_done(
+async def test_an_agent_that_stops_early_has_failed_only_if_the_environment_ends_accomplished_tasks(
     stage: Stage, ends_itself: bool, reward: float | None
 ) -> None:
     async with stage.serve(stage.dream(counter_spec(ends_itself=ends_itself))) as (_, http):
@@ -41,7 +41,7 @@ async def test_an_agent_that_stops_before_the_end_has_failed_only_if_the_environ
     assert state["trajectory"]["final_reward"] == reward
 
 
-async def test_a_second_finish_is_the_same_again_or_a_conflict_and_changes_nothing(stage: Stage) -> None:
+async def test_a_second_finish_repeats_the_first_or_is_a_conflict_and_changes_nothing(stage: Stage) -> None:
     async with stage.serve(stage.dream()) as (_, http):
         made = (await http.post(EPISODES, json={})).json()
         place = f"{EPISODES}/{made['episode']}"
@@ -58,7 +58,7 @@ async def test_a_second_finish_is_the_same_again_or_a_conflict_and_changes_nothi
     assert "is already finished with another answer or verdict, which cannot be changed" in others[0].json()["error"]
 
 
-async def test_the_servers_address_and_an_environments_say_what_is_served(stage: Stage) -> None:
+async def test_the_urls_of_the_server_and_of_an_environment_describe_the_environments(stage: Stage) -> None:
     async with stage.serve(stage.dream()) as (url, http):
         index = (await http.get("/")).json()
         page = await http.get("/", headers={"accept": "text/html,*/*"})
@@ -86,7 +86,7 @@ STEP = json.dumps(
         "success": False,
     }
 )
-"""What a model answers that is asked for a step."""
+"""A model's answer if it is asked for a step."""
 
 
 def judged_by(stage: Stage, *script: str) -> DreamWorlds:
@@ -128,7 +128,7 @@ async def test_an_agent_that_stops_without_an_answer_is_judged_by_its_steps(
     assert (state["stop_reason"], state["trajectory"]["final_reward"]) == ("finished", reward)
 
 
-async def test_an_agent_that_stops_at_once_has_accomplished_nothing_and_nobody_is_asked(stage: Stage) -> None:
+async def test_an_agent_that_stops_at_once_gets_reward_0_without_a_judge(stage: Stage) -> None:
     async with stage.serve(judged_by(stage)) as (_, http):
         made = (await http.post(EPISODES, json={})).json()
         state = (await http.post(f"{EPISODES}/{made['episode']}/finish")).json()
@@ -224,7 +224,7 @@ async def test_one_idempotency_key_is_one_episode(stage: Stage) -> None:
     assert made[0] == made[1] != made[2]
 
 
-async def test_a_task_may_be_brought_along(stage: Stage) -> None:
+async def test_a_request_may_contain_a_new_task(stage: Stage) -> None:
     task = {"id": "new", "env": "counter", "instruction": "Reach 10.", "initial_state": "count 7"}
     async with stage.serve() as (_, http):
         made = (await http.post(EPISODES, json={"task": task})).json()
@@ -259,14 +259,16 @@ TASK = {"id": "t", "env": "other", "instruction": ""}
         (f"{EPISODES}/nope/finish", {}, 404, "unknown episode 'nope': it was closed, expired, or never started"),
     ],
 )
-async def test_bad_input_is_told_what_was_expected(stage: Stage, path: str, body: Any, status: int, said: str) -> None:
+async def test_the_error_for_bad_input_describes_the_expected_input(
+    stage: Stage, path: str, body: Any, status: int, said: str
+) -> None:
     async with stage.serve() as (_, http):
         answer = await http.post(path, json=body)
     assert answer.status_code == status
     assert answer.json()["error"].startswith(said)
 
 
-async def test_a_body_that_is_no_json_is_refused(stage: Stage) -> None:
+async def test_a_body_that_is_not_json_is_refused(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         answer = await http.post(EPISODES, content=b"{")
     assert answer.status_code == 400
@@ -290,7 +292,7 @@ async def test_no_more_episodes_are_open_than_allowed(stage: Stage) -> None:
     assert "retry-after" in refused.headers
 
 
-async def test_a_deleted_episode_is_forgotten_and_what_was_played_is_kept(stage: Stage) -> None:
+async def test_a_deleted_episode_is_forgotten_and_its_trajectory_is_kept(stage: Stage) -> None:
     async with stage.serve(stage.real()) as (_, http):
         made = (await http.post(EPISODES, json={})).json()
         async with Client(made["mcp_url"]) as client:
@@ -330,7 +332,7 @@ async def test_the_environments_are_listed(stage: Stage) -> None:
     ]
 
 
-async def test_a_database_that_is_away_is_said_so(stage: Stage) -> None:
+async def test_the_error_for_an_unreachable_database_names_the_database(stage: Stage) -> None:
     assert isinstance(stage.episodes, BreakableStore)
     stage.episodes.broken = True
     async with stage.serve() as (_, http):

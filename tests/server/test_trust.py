@@ -1,4 +1,4 @@
-"""What trainers are told of an answer, what an end is worth, and how an episode ends that nobody can go on with."""
+"""Confidence of answers, rewards of ends, and the end of episodes that the dream cannot continue."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ EPISODES = "/envs/counter/episodes"
 
 
 def sure(probability: float, model: str = CounterModel.name) -> Calibration:
-    """A calibration by which every answer has about this probability."""
+    """Return a calibration that gives every answer about this probability."""
     rows = [((0.0,) * len(FEATURES), k < probability * 100) for k in range(100)]
     fitted = calibrate(rows, model=model, env="counter")
     return fitted.model_copy(update={"weights": (0.0,) * len(FEATURES)})
 
 
 async def played(http: httpx2.AsyncClient, *adds: int, **order: object) -> tuple[str, list[Any]]:
-    """An episode in which these were added, and the answers."""
+    """Play an episode that adds these numbers. Returns its path and the answers."""
     made = (await http.post(EPISODES, json=order)).json()
     async with told(made["mcp_url"]) as client:
         answers = [await client.call_tool("add", {"n": n}) for n in adds]
@@ -67,7 +67,7 @@ async def test_tier_and_confidence_of_each_step_are_shown_to_trainers_and_never_
     assert not [word for word in ("confidence", "tier", '"state"', "counter-model") if word in told]
 
 
-async def test_an_episode_that_nobody_can_tell_the_rest_of_ends_without_reward(stage: Stage) -> None:
+async def test_an_episode_ends_without_reward_if_the_confidence_is_too_low(stage: Stage) -> None:
     world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=sure(0.2), min_confidence=0.5)
     async with stage.serve(world) as (_, http):
         path, (answer, after) = await played(http, 10, 1)
@@ -81,7 +81,7 @@ async def test_an_episode_that_nobody_can_tell_the_rest_of_ends_without_reward(s
     assert trajectory.transitions[0].provenance.confidence is not None
 
 
-async def test_the_step_that_was_not_told_is_never_shown_as_one(stage: Stage) -> None:
+async def test_the_step_with_too_low_confidence_is_not_stored(stage: Stage) -> None:
     stage.model.before = lambda query: None
     certain, doubtful = sure(0.9), sure(0.2)
     world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=certain, min_confidence=0.5)
@@ -103,8 +103,8 @@ def test_a_calibration_of_another_model_is_refused_at_start(stage: Stage) -> Non
         DreamWorlds(counter_spec(), stage.model, stage.buffer, min_confidence=0.5)
 
 
-async def test_a_language_model_that_is_right_earns_its_reward_after_a_step_that_it_made_up(stage: Stage) -> None:
-    """The winning step was recorded, but not the way to it: model and judge are asked, and the reward is given."""
+async def test_a_correct_prediction_earns_its_reward_after_a_step_that_was_not_recorded(stage: Stage) -> None:
+    """The winning step was recorded, but not the step before it. Model and judge are asked, and the reward is given."""
     add = ToolCall(name="add", arguments={"n": 1})
     won = Transition(
         state="count 9",
@@ -151,7 +151,7 @@ STATED = counter_spec(state=StateSchema(values={"count": "integer"}), tasks=[CHE
 
 
 class StatedCounter:
-    """A real counter that tells its state."""
+    """A real counter that returns its state."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -172,7 +172,7 @@ class StatedCounter:
 
 
 class StatedModel(CounterModel):
-    """Dreams it."""
+    """The experience model of a dreamed `StatedCounter`."""
 
     async def predict(self, query: Any) -> Any:
         count = json.loads(query.state.text)["count"] + query.action.arguments["n"]
@@ -182,7 +182,7 @@ class StatedModel(CounterModel):
 
 
 class JudgingModel(StatedModel):
-    """The same with an opinion."""
+    """A `StatedModel` that is also a judge and always gives this verdict."""
 
     def __init__(self, verdict: bool) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class JudgingModel(StatedModel):
 
 
 def counted(calls: int) -> Trajectory:
-    """So many recorded calls, at other numbers."""
+    """Return a trajectory with this many recorded calls, at counts from 100 on."""
     steps = tuple(
         Transition(
             state=as_text({"count": n}),
@@ -224,7 +224,7 @@ async def ended(stage: Stage, world: Worlds, n: int, **end: object) -> AsyncIter
 @pytest.mark.parametrize("kind", ["dream", "real"])
 @pytest.mark.parametrize(("n", "reward"), [(3, 1.0), (2, 0.0)])
 @pytest.mark.parametrize("end", [{"answer": "Done."}, {}])
-async def test_the_end_of_a_task_with_a_check_is_worth_what_the_check_says(
+async def test_the_check_of_a_task_decides_the_reward_of_its_end(
     stage: Stage, kind: str, n: int, reward: float, end: dict[str, str]
 ) -> None:
     dreams = DreamWorlds(STATED, StatedModel(), stage.buffer)
@@ -252,7 +252,7 @@ async def test_the_check_decides_against_the_judge_and_their_difference_is_logge
 
 
 @pytest.mark.parametrize(("recorded", "verdict", "reward"), [(5, False, 1.0), (4, False, None), (4, True, 1.0)])
-async def test_a_state_that_rests_on_a_model_s_word_is_worth_a_reward_where_a_judge_says_so_too(
+async def test_a_state_that_rests_on_a_models_word_earns_a_reward_only_if_a_judge_agrees(
     stage: Stage, recorded: int, verdict: bool, reward: float | None
 ) -> None:
     await stage.buffer.add([counted(recorded)])

@@ -1,4 +1,4 @@
-"""The page's door: who may ask, what is listed and shown, where dream and reality part, and what was left out."""
+"""The HTTP API of the page: access, lists, steps, comparisons of dream and reality, and incomplete searches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def episode(
     states: list[str] | None = None,
     **fields: Any,
 ) -> Trajectory:
-    """An episode that says `go 1`, `go 2`, … and hears these answers; the last one ends it."""
+    """Return an episode that calls `go` with 1, 2, … and gets these answers. The last one ends it."""
     seen = ["start", *answers] if states is None else states
     steps = [
         Transition(
@@ -81,7 +81,7 @@ def episode(
 
 @asynccontextmanager
 async def page(library: Library) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of the page that has its token."""
+    """Serve the page. Yields a client that has its token."""
     async with (
         running(build_view(Answers(library), TOKEN)) as url,
         httpx2.AsyncClient(base_url=f"{url}/view/api/", headers={"Authorization": f"Bearer {TOKEN}"}) as http,
@@ -100,7 +100,7 @@ def in_folder(folder: Path, *episodes: Trajectory, name: str = "episodes.jsonl")
     return Library(folder=RunFolder(folder))
 
 
-async def test_what_was_recorded_needs_the_token_and_the_page_itself_does_not(tmp_path: Path) -> None:
+async def test_recordings_need_the_token_and_the_page_itself_does_not(tmp_path: Path) -> None:
     async with page(in_folder(tmp_path, episode("a", ["one"]))) as http:
         base = str(http.base_url).removesuffix("api/")
         async with httpx2.AsyncClient() as stranger:
@@ -140,7 +140,7 @@ async def test_the_whole_page_is_small() -> None:
     assert sum(map(len, files().values())) < 300_000
 
 
-async def test_a_server_shows_the_page_to_whoever_has_its_token(stage: Stage, store: Store) -> None:
+async def test_a_server_shows_episodes_only_with_its_token(stage: Stage, store: Store) -> None:
     await store.buffer.add([episode("kept", ["one"])])
     library = Library(store=StoredEpisodes(store.database))
     async with stage.serve(token="secret", library=library) as (_, http):
@@ -242,7 +242,7 @@ async def test_filters_choose_the_same_episodes_in_a_store_and_in_a_folder(
         assert part["matching"] == len(expected)
 
 
-async def test_a_filter_that_reads_steps_says_how_many_it_looked_through(
+async def test_a_filter_that_reads_steps_returns_how_many_episodes_it_looked_through(
     store: Store, many: list[Trajectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dreamgym.replay.postgres.listing.LOOKED", 4)
@@ -277,7 +277,7 @@ async def test_a_filter_that_reads_steps_says_how_many_it_looked_through(
         ("episode", {"id": "e01", "place": "../../etc/passwd"}),
     ],
 )
-async def test_bad_questions_are_refused_with_a_sentence(
+async def test_bad_requests_are_refused_with_an_error_message(
     store: Store, many: list[Trajectory], name: str, given: dict[str, str]
 ) -> None:
     await store.buffer.add(many)
@@ -287,7 +287,7 @@ async def test_bad_questions_are_refused_with_a_sentence(
     assert len(answer.json()["error"]) > 20
 
 
-async def test_dream_and_reality_of_one_task_are_found_and_part_where_the_answers_do(
+async def test_dream_and_reality_of_one_task_are_paired_and_part_at_the_first_different_answer(
     store: Store, tmp_path: Path
 ) -> None:
     real = episode("real", ["one", "two", "three", "four"])
@@ -354,7 +354,7 @@ async def test_a_step_shows_what_changed_in_the_state_and_where_its_answer_was_r
     assert gone == {"id": "gone"}
 
 
-async def test_a_folder_finds_where_an_answer_was_recorded_in_another_of_its_files(tmp_path: Path) -> None:
+async def test_the_recording_of_an_answer_is_found_in_another_file_of_the_folder(tmp_path: Path) -> None:
     recorded = episode("recorded", ["one", "two"])
     in_folder(tmp_path, recorded, name="recorded.jsonl")
     library = in_folder(tmp_path, episode("dream", ["one"], source=Source.SYNTHETIC), name="dreamed.jsonl")
@@ -364,7 +364,7 @@ async def test_a_folder_finds_where_an_answer_was_recorded_in_another_of_its_fil
     assert (found["place"], found["episode"], found["step"]) == ("recorded.jsonl", "recorded", 2)
 
 
-async def test_an_answer_that_was_also_dreamed_is_found_where_it_was_recorded(tmp_path: Path) -> None:
+async def test_an_answer_that_was_also_dreamed_is_found_in_its_recording(tmp_path: Path) -> None:
     recorded = episode("recorded", ["one"])
     in_folder(tmp_path, recorded, name="recorded.jsonl")
     in_folder(tmp_path, episode("before", ["one"], source=Source.SYNTHETIC), name="a.jsonl")
@@ -375,7 +375,7 @@ async def test_an_answer_that_was_also_dreamed_is_found_where_it_was_recorded(tm
     assert (found["episode"], found["source"]) == ("recorded", "real")
 
 
-async def test_a_long_text_is_cut_and_says_its_length_and_is_whole_when_asked_for(tmp_path: Path) -> None:
+async def test_a_long_text_is_cut_with_its_length_and_returned_whole_on_request(tmp_path: Path) -> None:
     async with page(in_folder(tmp_path, episode("a", ["x" * 50_000]))) as http:
         (step,) = (await asked(http, "steps", place="episodes.jsonl", id="a"))["steps"]
         whole = await asked(http, "step", place="episodes.jsonl", id="a", step=1)
@@ -411,7 +411,7 @@ async def test_no_link_leads_out_of_a_run_folder(tmp_path: Path) -> None:
     assert about["folder"]["files"] == []
 
 
-async def test_an_episode_that_is_played_is_told_step_by_step_until_it_is_over(stage: Stage, store: Store) -> None:
+async def test_the_events_of_a_running_episode_follow_its_steps_until_its_end(stage: Stage, store: Store) -> None:
     stage = Stage(store.buffer, store.episodes)
     library = Library(store=StoredEpisodes(store.database))
     async with stage.serve(library=library) as (url, http):
@@ -439,7 +439,7 @@ async def test_an_episode_that_is_played_is_told_step_by_step_until_it_is_over(s
     assert [step["observation"] for step in steps] == ["count 1", "count 2"]
 
 
-async def test_the_watcher_of_a_deleted_episode_is_told_that_it_is_gone(store: Store) -> None:
+async def test_the_watcher_of_a_deleted_episode_is_notified(store: Store) -> None:
     stage = Stage(store.buffer, store.episodes)
     async with stage.serve(library=Library(store=StoredEpisodes(store.database))) as (url, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
@@ -452,7 +452,7 @@ async def test_the_watcher_of_a_deleted_episode_is_told_that_it_is_gone(store: S
 
 
 async def heard(url: str, name: str) -> list[dict[str, Any]]:
-    """All that is told of an episode until it is over or gone."""
+    """Return all events of an episode until it has ended or is deleted."""
     async with (
         httpx2.AsyncClient(timeout=60) as http,
         http.stream("GET", f"{url}/view/api/events", params={"id": name}) as answer,
@@ -467,7 +467,7 @@ async def heard(url: str, name: str) -> list[dict[str, Any]]:
     final=st.sampled_from([None, 0.0, 1.0]),
     reason=st.sampled_from(list(StopReason)),
 )
-def test_a_list_judges_an_episode_as_the_trajectory_judges_itself(
+def test_a_list_has_the_same_reward_and_success_as_the_trajectory(
     rewards: list[float], terminated: bool, open_end: bool, final: float | None, reason: StopReason
 ) -> None:
     ended = terminated and bool(rewards)
@@ -501,7 +501,7 @@ def test_a_list_judges_an_episode_as_the_trajectory_judges_itself(
     assert listed.success == (None if whole.reward is None else whole.success)
 
 
-async def test_a_store_says_what_is_recorded_and_where_a_dream_would_have_to_guess(store: Store) -> None:
+async def test_the_coverage_of_a_store_shows_the_recorded_pairs_of_state_and_action(store: Store) -> None:
     await store.buffer.add(
         [episode("real", ["hall", "attic"]), episode("dream", ["yard", "pond"], source=Source.SYNTHETIC, task="t2")]
     )
@@ -528,9 +528,7 @@ async def test_recorded_steps_are_found_by_a_text_and_by_likeness(store: Store) 
     assert refused.status_code == 400
 
 
-async def test_a_search_that_does_not_look_through_everything_says_so_and_goes_on(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_incomplete_search_returns_where_to_go_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dreamgym.replay.postgres.search.LOOKED", 2)
     await store.buffer.add([episode("real", [f"room {number}" for number in range(5)])])
     async with page(Library(store=StoredEpisodes(store.database))) as http:
@@ -543,7 +541,7 @@ async def test_a_search_that_does_not_look_through_everything_says_so_and_goes_o
     assert looked == 5
 
 
-async def test_tasks_are_listed_by_their_value_with_what_they_were_varied_from(store: Store) -> None:
+async def test_tasks_are_listed_by_their_value_with_the_tasks_they_were_varied_from(store: Store) -> None:
     tasks = [Task(id=name, env="crm", instruction=name) for name in ("never", "always", "sometimes")]
     child = Task(id="child", env="crm", instruction="child", parent_id="sometimes")
     await store.buffer.add_tasks([*tasks, child])
@@ -579,7 +577,7 @@ async def test_a_training_run_is_shown_as_far_as_it_is_written(tmp_path: Path) -
     assert unknown.status_code == 404
 
 
-async def test_a_report_that_is_being_written_says_that_it_cannot_be_read(tmp_path: Path) -> None:
+async def test_a_half_written_report_is_listed_as_unreadable(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"env": "crm", "seed"')
     async with page(Library(folder=RunFolder(tmp_path))) as http:
         (listed,) = (await asked(http, "reports"))["reports"]

@@ -1,4 +1,4 @@
-"""A language model that never answers the same twice, not even in another process."""
+"""A language model that never gives the same answer twice, not even in another process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dreamgym.llm import Completion, Message
 
 
 class UnsteadyModel:
-    """Says who it is and how often it was asked."""
+    """Answers with its process id and the number of its calls so far."""
 
     name = "unsteady"
 
@@ -18,7 +18,7 @@ class UnsteadyModel:
         self._asked = 0
 
     async def complete(self, messages: Sequence[Message], **options: object) -> Completion:
-        """One step, in the form that is asked for."""
+        """Return the prediction of a step as JSON."""
         self._asked += 1
         answer = {
             "reasoning": "",

@@ -75,7 +75,7 @@ def test_a_refusal_for_too_little_stock_is_learned_with_its_numbers() -> None:
             assert result.observation == step.result.observation
 
 
-def test_a_refusal_that_was_recorded_once_speaks_of_the_call_at_hand() -> None:
+def test_a_refusal_that_was_recorded_once_names_the_values_of_the_new_call() -> None:
     shown = [step for step in recordings("reserve", 40, seed=5) if not step.result.is_error]
     refused = next(step for step in recordings("reserve", 40, seed=6) if "wanted" in step.result.observation)
     wanting = [step for step in recordings("reserve", 40, seed=7) if "wanted" in step.result.observation]
@@ -86,7 +86,7 @@ def test_a_refusal_that_was_recorded_once_speaks_of_the_call_at_hand() -> None:
         assert (result.observation, result.is_error) == (step.result.observation, True)
 
 
-def test_what_depends_on_an_argument_that_may_be_left_out_is_told_apart() -> None:
+def test_calls_with_and_without_an_optional_argument_are_distinguished() -> None:
     shown = tuple(recordings("buy", 20, seed=1))
     state = start(random.Random(3))
     people = state["people"]
@@ -131,7 +131,7 @@ def test_the_same_recordings_in_another_order_are_learned_from_once() -> None:
     assert learn(steps[1:], SCHEMA) is not program
 
 
-def test_what_was_learned_is_not_kept_for_recordings_with_other_structured_content() -> None:
+def test_a_program_is_not_reused_for_recordings_with_other_structured_content() -> None:
     steps = list(recordings("get_stall", 8, seed=12))
     plain = learn(steps, SCHEMA)
     structured = learn([_structured(step) for step in steps], SCHEMA)
@@ -190,7 +190,7 @@ def test_an_entity_that_the_call_names_is_made_under_that_name() -> None:
     assert result.after == {"orders": {"fig": fig, "quince": {"order_id": "quince", "status": "sour"}}}
 
 
-def test_entities_whose_ids_follow_no_order_are_not_told_ahead() -> None:
+def test_entities_whose_ids_follow_no_order_are_not_predicted() -> None:
     shown = [_listed("C-1", "x9k", "b2"), _listed("C-2", "q7", "zz1", "a"), _listed("C-3", "m4")]
     program = learn(shown, ORDERS)
     assert program is not None

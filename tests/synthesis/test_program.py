@@ -48,7 +48,7 @@ def test_changes_apply_under_the_schema_and_are_the_same_every_time(tool: str, s
             assert result.operations == ()
 
 
-def test_a_status_that_was_never_seen_to_change_is_not_said_to_change() -> None:
+def test_a_status_that_no_recording_changed_is_not_predicted_to_change() -> None:
     shown = [step for step in recordings("cancel", 40, seed=1) if not step.result.is_error]
     calls = list(recordings("cancel", 40, seed=2))
     refused = [step for step in calls if "not open" in step.result.observation]

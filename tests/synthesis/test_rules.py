@@ -56,7 +56,7 @@ def test_fields_that_follow_from_the_rest_of_the_state_are_found_for_all_tools(p
     ]
 
 
-def test_one_recorded_state_that_breaks_a_rule_takes_it_away() -> None:
+def test_one_recorded_state_that_breaks_a_rule_removes_the_rule() -> None:
     *rest, last = recordings(ENOUGH, 1)
     state = state_of(last.state)
     presses = state["presses"]
@@ -67,7 +67,7 @@ def test_one_recorded_state_that_breaks_a_rule_takes_it_away() -> None:
     assert len(derived) == 2
 
 
-def test_a_state_in_which_a_derived_field_is_wrong_already_has_no_answer(programs: LearnedPrograms) -> None:
+def test_a_call_in_a_state_with_a_wrong_derived_field_has_no_answer(programs: LearnedPrograms) -> None:
     state = start(random.Random(5))
     step = next(one for one in recordings(20, 3, ("wait",)) if not one.result.is_error)
     program = programs.of("wait")
@@ -99,7 +99,7 @@ def test_an_outcome_that_a_recording_contradicts_has_no_answer() -> None:
     assert outcomes(contradicted, refused) == outcomes(LearnedPrograms(recorded, SCHEMA), refused)
 
 
-def test_a_call_that_two_refusals_speak_of_has_no_answer_until_a_recording_shows_which_comes_first() -> None:
+def test_a_call_with_two_reasons_for_refusal_has_no_answer_until_a_recording_shows_which_comes_first() -> None:
     # a job that is not there cannot join itself either: both reasons hold, and the shop gives the first
     recorded = recordings(ENOUGH, 1, ("join",))
     both = [step for step in recorded if step.action.arguments["job"] == step.action.arguments["other"]]
@@ -113,7 +113,7 @@ def test_a_call_that_two_refusals_speak_of_has_no_answer_until_a_recording_shows
     assert outcomes(LearnedPrograms([*recorded, *others], SCHEMA), [step]) == [True]
 
 
-def test_a_number_of_a_sign_that_no_recorded_call_had_changes_nothing(programs: LearnedPrograms) -> None:
+def test_a_call_whose_number_has_a_sign_that_no_recorded_call_had_has_no_answer(programs: LearnedPrograms) -> None:
     program = programs.of("wait")
     assert program is not None
     state = json.loads(as_text(start(random.Random(5))))

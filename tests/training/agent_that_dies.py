@@ -1,4 +1,4 @@
-"""An agent for a training run in two processes: in the second it ends the process, when the first is in mid-episode."""
+"""An agent for a training run in two processes: it ends the second one while the first one plays an episode."""
 
 import asyncio
 import os

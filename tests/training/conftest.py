@@ -1,4 +1,4 @@
-"""A small text environment, a policy that knows its words, and everything a training test needs."""
+"""Fixtures of the training tests: a small text environment, recordings of it, and a policy cloned from them."""
 
 import random
 from collections.abc import Iterator

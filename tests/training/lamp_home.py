@@ -26,7 +26,7 @@ ENV_TOML = (
 
 
 class StatedLamp(LampEnvironment):
-    """A lamp whose colour follows from the task's start, as it must for a task that was made up."""
+    """A lamp that takes its colour from the task's initial state, as generated tasks require."""
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         colour = (task.initial_state or "").split()[-1]
@@ -34,7 +34,7 @@ class StatedLamp(LampEnvironment):
 
 
 class RealLamp:
-    """What the entry point gives."""
+    """The real environment that the entry point returns."""
 
     spec = EnvironmentSpec(
         name="lamp",
@@ -58,12 +58,12 @@ class RealLamp:
 
 
 def lamp_adapter(options: JsonObject) -> RealLamp:
-    """The entry point."""
+    """The entry point of the plugin."""
     return RealLamp()
 
 
 def furnish(home: Path) -> Path:
-    """Make the folder, and beside it the plugin that brings the real lamp; returns the folder."""
+    """Create the environment folder and, beside it, the plugin with the real lamp; return the folder."""
     folder, plugin = home / "lamp", home / "lamp-1.0.dist-info"
     folder.mkdir()
     plugin.mkdir()
@@ -79,12 +79,12 @@ def furnish(home: Path) -> Path:
 
 
 def path_with(home: Path) -> str:
-    """What other processes need to find the plugin."""
+    """The `PYTHONPATH` with which other processes find the plugin."""
     return os.pathsep.join([str(home), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
 def fill(dsn: str, recordings: Sequence[Trajectory]) -> None:
-    """Store what was recorded of the lamp."""
+    """Store recordings of the lamp."""
 
     async def add() -> None:
         store = await open_store(dsn, load_encoder(None))
@@ -95,7 +95,7 @@ def fill(dsn: str, recordings: Sequence[Trajectory]) -> None:
 
 
 def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """One command line in this process: exit code and what was said."""
+    """Run a command line in this process; return its exit code and stderr."""
     monkeypatch.setattr(sys, "argv", ["dreamgym", *arguments])
     with pytest.raises(SystemExit) as exit_:
         main()

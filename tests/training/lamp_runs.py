@@ -38,7 +38,7 @@ def trained(
     within: Callable[[Player], Player] = lambda player: player,
     **more: Any,
 ) -> Practice:
-    """A run in `out`, its record beside it."""
+    """Train in the folder `out`, with the record in `out/m.jsonl`."""
     out.mkdir(exist_ok=True)
     played = practice(spec, settings, out / "m.jsonl")
     train_policy(
@@ -54,7 +54,7 @@ def trained(
 
 
 def broken_after(update: int) -> Callable[[Any, Any, int], Any]:
-    """A probe that ends the run after so many updates."""
+    """A probe that ends the run after the given number of updates."""
 
     async def interrupt(policy: Any, codec: Any, step: int) -> Seen:
         if step == update:

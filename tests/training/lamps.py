@@ -1,4 +1,4 @@
-"""A house of lamps with an explicit state, played by a rule: what a model can be fitted to in seconds."""
+"""A house of lamps with an explicit state, played by a rule. A model can be fitted to it in seconds."""
 
 import json
 import random
@@ -41,7 +41,7 @@ def recorded(episodes: int, *, seed: int = 0, env: str = "lamps") -> list[Trajec
 
 
 def folder(path: Path, trajectories: list[Trajectory]) -> Path:
-    """The same as an environment folder."""
+    """Write the trajectories into a new environment folder."""
     path.mkdir()
     (path / "env.toml").write_text('name = "lamps"\n[state.lamps]\nkey = "id"\nfields = { on = "boolean" }\n')
     (path / "tools.json").write_text(json.dumps({"tools": TOOLS}))

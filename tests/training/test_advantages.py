@@ -1,4 +1,4 @@
-"""What the arithmetic of advantages promises, whatever the numbers."""
+"""Properties of advantages that hold for all numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ steps = st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12)
 
 
 @given(rewards)
-def test_the_advantages_of_a_group_sum_to_nothing_and_those_without_reward_have_none(
+def test_the_advantages_of_a_group_sum_to_zero_and_are_zero_without_a_reward(
     rewards_G: list[float | None],
 ) -> None:
     advantages_G = group_advantages(rewards_G)
@@ -41,7 +41,7 @@ def test_more_reward_never_means_less_advantage(rewards_G: list[float | None]) -
 
 
 @given(steps)
-def test_without_decay_an_advantage_is_what_came_after_less_what_was_expected(
+def test_without_decay_an_advantage_is_the_reward_to_come_minus_the_value(
     steps_T: list[tuple[float, float]],
 ) -> None:
     rewards_T, values_T = map(list, zip(*steps_T, strict=True))
@@ -51,7 +51,7 @@ def test_without_decay_an_advantage_is_what_came_after_less_what_was_expected(
 
 
 @given(steps, st.floats(0, 1))
-def test_with_full_decay_an_advantage_is_one_steps_surprise(
+def test_with_full_decay_an_advantage_is_the_one_step_error_of_the_value(
     steps_T: list[tuple[float, float]], discount: float
 ) -> None:
     rewards_T, values_T = map(list, zip(*steps_T, strict=True))
@@ -62,7 +62,7 @@ def test_with_full_decay_an_advantage_is_one_steps_surprise(
 
 
 @given(steps, st.floats(0, 1), st.floats(0, 1))
-def test_values_that_foresee_everything_leave_no_advantage(
+def test_with_exact_values_every_advantage_is_zero(
     steps_T: list[tuple[float, float]], discount: float, decay: float
 ) -> None:
     rewards_T = [reward for reward, _ in steps_T]
@@ -74,7 +74,7 @@ def test_values_that_foresee_everything_leave_no_advantage(
 
 
 @given(st.lists(st.tuples(st.none() | numbers, confidences), max_size=12), st.floats(0, 1))
-def test_a_reward_is_either_taken_as_it_is_or_not_at_all(
+def test_a_reward_is_kept_unchanged_or_dropped_for_low_confidence(
     pairs_G: list[tuple[float | None, float | None]], least: float
 ) -> None:
     rewards_G, confidences_G = [reward for reward, _ in pairs_G], [confidence for _, confidence in pairs_G]
@@ -86,7 +86,7 @@ def test_a_reward_is_either_taken_as_it_is_or_not_at_all(
 
 
 @given(st.lists(st.tuples(numbers, confidences), max_size=12))
-def test_confidence_never_turns_an_advantage_round_or_enlarges_it(pairs_G: list[tuple[float, float | None]]) -> None:
+def test_confidence_never_enlarges_an_advantage_or_flips_its_sign(pairs_G: list[tuple[float, float | None]]) -> None:
     advantages_G, confidences_G = [advantage for advantage, _ in pairs_G], [confidence for _, confidence in pairs_G]
     for advantage, confidence, result in zip(
         advantages_G, confidences_G, weighted(advantages_G, confidences_G), strict=True

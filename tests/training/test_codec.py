@@ -1,4 +1,4 @@
-"""The conversation is tokenised piece by piece and reads as the chat template would have it."""
+"""The conversation is tokenised piece by piece, and its text is the one that the chat template gives."""
 
 import random
 
@@ -40,7 +40,7 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=4
 
 
 @given(task=words, said=words, heard=words)
-def test_the_pieces_read_as_the_template_renders_the_whole(task: str, said: str, heard: str) -> None:
+def test_the_pieces_decode_to_the_text_that_the_template_gives_for_the_whole(task: str, said: str, heard: str) -> None:
     ids = [*CODEC.start(task), *CODEC.answer(said), *CODEC.turn(heard, ended=True)]
     turns = [("user", task), ("assistant", said), ("user", heard)]
     whole = TOKENIZER.apply_chat_template(
@@ -56,7 +56,7 @@ def test_a_turn_that_the_policy_did_not_close_is_closed_for_it(said: str, heard:
     assert [*open_ids, *CODEC.turn(heard, ended=False)] == closed
 
 
-def test_sampled_ids_do_not_survive_a_round_trip_through_text_which_is_why_none_is_made() -> None:
+def test_sampled_ids_would_not_survive_a_round_trip_through_text() -> None:
     draw = random.Random(0)
     ordinary = range(3, len(TOKENIZER))
     sampled = [[draw.choice(ordinary) for _ in range(6)] for _ in range(50)]

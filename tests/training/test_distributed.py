@@ -55,7 +55,7 @@ def test_groups_that_do_not_split_over_the_processes_are_refused() -> None:
         check_settings(SETTINGS.model_copy(update={"vllm": "http://127.0.0.1:1"}), 2)
 
 
-def test_one_process_writes_what_it_played_alone(
+def test_a_single_process_writes_the_whole_record(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     played = trained(lamp_spec, lamp_policy, tmp_path, SETTINGS, portal)

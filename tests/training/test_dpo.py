@@ -1,4 +1,4 @@
-"""Preferences are made of what was recorded in the same state of the same world, and the policy follows them."""
+"""Preferences come from recordings in the same state of the same world, and the policy learns to follow them."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from dreamgym.training.practice import Settings, read_record
 
 
 def said(spec: EnvironmentSpec, *words: str, task: int = 0, seed: int = 0) -> Trajectory:
-    """An episode in which this was said."""
+    """An episode in which the agent says these words."""
 
     async def speak(first: StepResult, environment: Environment, seed: int) -> None:
         for word in words:
@@ -41,7 +41,7 @@ def words(spec: EnvironmentSpec, folder: Path, *trajectories: Trajectory) -> set
     }
 
 
-def test_what_succeeded_is_preferred_to_what_failed_or_was_refused_in_the_same_state(
+def test_an_action_that_succeeded_is_preferred_to_a_failed_or_refused_one_in_the_same_state(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
     won, lost = said(lamp_spec, "say red"), said(lamp_spec, "say blue", "say blue", "say blue")
@@ -50,7 +50,7 @@ def test_what_succeeded_is_preferred_to_what_failed_or_was_refused_in_the_same_s
     assert words(lamp_spec, lamp_policy, won, slowly) == {("say red", "say green")}
 
 
-def test_the_conversation_so_far_is_the_successful_episodes_own_token_by_token(
+def test_the_prompt_of_a_preference_is_that_of_the_successful_episode_token_by_token(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
     _, codec = load_chat_policy(lamp_policy)
@@ -62,7 +62,7 @@ def test_the_conversation_so_far_is_the_successful_episodes_own_token_by_token(
     assert codec.decode(pair["rejected_ids"]) == "say blue"
 
 
-def test_other_worlds_and_failed_environments_say_nothing_about_this_one(
+def test_other_worlds_and_failed_environments_give_no_preferences(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
     won, elsewhere = said(lamp_spec, "say red"), said(lamp_spec, "say blue", "say blue", "say blue", task=4)
@@ -74,7 +74,7 @@ def test_other_worlds_and_failed_environments_say_nothing_about_this_one(
         words(lamp_spec, lamp_policy, won, broken)
 
 
-def test_an_episode_that_nobody_judged_is_preferred_to_nothing_and_nothing_to_it(
+def test_an_unjudged_episode_counts_only_if_the_environment_ends_an_accomplished_task(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
     won, unjudged = said(lamp_spec, "say red"), said(lamp_spec, "say blue")
@@ -93,7 +93,7 @@ def test_a_policy_follows_its_preferences_and_serves_reinforcement_learning_as_a
     portal: BlockingPortal,
 ) -> None:
     def margin(folder: Path) -> float:
-        """How much likelier what is preferred has become, in log-probability, on average."""
+        """Mean log-probability of the preferred answers minus that of the rejected ones."""
         policy, codec = load_chat_policy(folder)
         pairs = preferences(lamp_spec, codec, lamp_recordings)[:40]
         return sum(

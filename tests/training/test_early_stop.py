@@ -1,4 +1,4 @@
-"""The rule that stops a run whose success in reality falls: how often it is wrong, and that it sees a fall."""
+"""The rule that stops a run whose success in reality falls: its false alarms, and the falls that it detects."""
 
 import random
 
@@ -13,7 +13,7 @@ def probe(chances: list[float], draw: random.Random) -> list[float]:
 
 
 def alarms(rates: list[float], runs: int) -> float:
-    """Share of runs that stop where success at each probe is as given, on 200 tasks of differing difficulty."""
+    """Share of runs that are stopped if the probes succeed at `rates`, on 200 tasks of differing difficulty."""
     draw, stopped = random.Random(0), 0
     for _ in range(runs):
         difficulty = [draw.uniform(-0.3, 0.3) for _ in range(200)]
@@ -45,7 +45,7 @@ def test_the_checkpoint_to_keep_is_that_of_the_highest_probe() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, None]), st.sampled_from([0.0, 1.0, None])), max_size=60))
-def test_the_chance_of_a_fall_is_one_where_nothing_was_lost(pairs: list[tuple[float | None, float | None]]) -> None:
+def test_the_chance_of_a_fall_is_one_only_if_nothing_was_lost(pairs: list[tuple[float | None, float | None]]) -> None:
     before, after = [a for a, _ in pairs], [b for _, b in pairs]
     lost = any(a == 1.0 and b == 0.0 for a, b in pairs)
     chance = chance_of_fall(before, after)

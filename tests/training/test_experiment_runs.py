@@ -1,4 +1,4 @@
-"""`dreamgym experiment` from its file to its table, on the lamp."""
+"""`dreamgym experiment` from its file to its table, in the lamp environment."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ class MortalHome(ToldLamp):
 def home(options):
     return MortalHome()
 """
-"""A lamp whose first probe in training kills the cluster's worker that has this arm."""
+"""A lamp whose first probe in training kills the cluster's worker that runs this arm."""
 
 
 @pytest.fixture
 def experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """Runs the file; the database is in a folder that its system user can reach when the tests run as root."""
+    """Runs the file; the database is in a folder that its system user can reach if the tests run as root."""
     state = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
     state.chmod(0o755)
     monkeypatch.setenv("DREAMGYM_HOME", str(state))
@@ -123,7 +123,7 @@ def result(folder: Path) -> Result:
 
 
 def played(folder: Path) -> list[JsonValue]:
-    """The updates that a training played, by its record."""
+    """The updates that a training run played, from its record."""
     return [line["step"] for line in read_record(folder / "metrics.jsonl") if "rollout_s" in line]
 
 

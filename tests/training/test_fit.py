@@ -1,4 +1,4 @@
-"""A fit from recordings to a folder that is a model, interrupted and not."""
+"""A fit from recordings to the folder of a model, with and without an interruption."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ SETTINGS = FitSettings(base="tiny", steps=6, batch=4, micro_batch=2, max_tokens=
 
 
 def fitted(out: Path, settings: FitSettings = SETTINGS, *, card_steps: int = 0) -> Path:
-    """A fitted model; each step that is predicted for its card takes two seconds."""
+    """Fit a model; each step that is predicted for its card takes two seconds."""
     prepared = prepare(SPEC, PLAYED, out, settings, TrigramEncoder())
     train(out, prepared)
     finish(SPEC, PLAYED, out, prepared, losses(out), TrigramEncoder(), steps=card_steps)
@@ -56,7 +56,7 @@ def test_the_held_out_loss_falls_and_the_folder_is_a_model(model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_folder_says_what_it_was_fitted_to(model: Path) -> None:
+def test_the_folder_records_what_it_was_fitted_to(model: Path) -> None:
     fitting = read_fitting(model)
     assert fitting is not None
     assert (fitting.env, fitting.base, fitting.demonstrations, fitting.steps) == ("lamps", "tiny", 3, 20)
@@ -66,7 +66,7 @@ def test_the_folder_says_what_it_was_fitted_to(model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_check_compares_what_the_fitted_model_has_not_learned(
+def test_a_check_uses_the_recordings_that_the_fitted_model_has_not_learned(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
@@ -81,7 +81,7 @@ def test_a_check_compares_what_the_fitted_model_has_not_learned(
 
 
 @pytest.mark.slow
-def test_a_fitted_model_answers_no_other_question_and_no_other_environment(model: Path) -> None:
+def test_a_fitted_model_is_not_a_language_model_and_serves_only_its_environment(model: Path) -> None:
     assert load_llm(str(model)) is None
     loaded = load_model(str(model))
     with pytest.raises(InvalidInput, match="fitted to environment 'lamps' and knows nothing of 'shop'"):
@@ -125,7 +125,7 @@ def test_an_interrupted_fit_goes_on_as_if_nothing_had_happened(tmp_path: Path) -
     other = SETTINGS.model_copy(update={"seed": 1})
     with pytest.raises(InvalidInput, match="begun with other settings: seed was 0"):
         prepare(SPEC, PLAYED, out, other, TrigramEncoder(), resume=True)
-    more = [*PLAYED, *recorded(3, seed=9)]  # recorded since: not learned, the rows are those it began with
+    more = [*PLAYED, *recorded(3, seed=9)]  # recorded later: not learned, because the rows are fixed at the start
     prepared = prepare(SPEC, more, out, SETTINGS, TrigramEncoder(), resume=True)
     train(out, prepared)
     finish(SPEC, more, out, prepared, losses(out), TrigramEncoder(), steps=0)
@@ -135,7 +135,7 @@ def test_an_interrupted_fit_goes_on_as_if_nothing_had_happened(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_it_ends_early_where_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
+def test_it_ends_early_if_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
     hopeless = SETTINGS.model_copy(update={"steps": 40, "patience": 1, "learning_rate": 3.0})
     prepared = prepare(SPEC, PLAYED, tmp_path / "out", hopeless, TrigramEncoder())
     train(tmp_path / "out", prepared)
@@ -168,7 +168,7 @@ def test_low_rank_adapters_are_merged_into_an_ordinary_folder(model: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_the_verb_makes_a_model_of_a_folders_recordings(tmp_path: Path) -> None:
+def test_the_command_makes_a_model_of_a_folders_recordings(tmp_path: Path) -> None:
     env = folder(tmp_path / "env", PLAYED)
     arguments = ["--steps", "1", "--max-tokens", "1024", "--card-steps", "1"]
     result = CliRunner().invoke(
@@ -186,7 +186,7 @@ def test_the_verb_makes_a_model_of_a_folders_recordings(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_several_processes_make_one_model(tmp_path: Path) -> None:
     env = folder(tmp_path / "env", PLAYED)
-    # `accelerate launch --cpu` starts only one process where there is no MPI
+    # `accelerate launch --cpu` starts only one process if there is no MPI
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     verb = ["--no_python", str(Path(sys.executable).with_name("dreamgym")), "fit", str(env), "--base", "tiny"]
     verb += ["--out", str(tmp_path / "m"), "--steps", "2", "--max-tokens", "1024", "--card-steps", "0"]
@@ -202,7 +202,7 @@ def refused(out: Path, played: list[Trajectory] = PLAYED, **changes: object) -> 
     prepare(SPEC, played, out, SETTINGS.model_copy(update=changes), TrigramEncoder())
 
 
-def test_what_is_held_out_is_measured_by_its_answers_alone(tmp_path: Path) -> None:
+def test_held_out_rows_are_measured_by_their_answers_alone(tmp_path: Path) -> None:
     prepared = prepare(SPEC, PLAYED, tmp_path / "out", SETTINGS, TrigramEncoder())
     rows = working_folder(tmp_path / "out") / "rows"
     learned, held_out = (load_from_disk(str(rows / name)) for name in ("train", "held_out"))
@@ -231,19 +231,19 @@ def test_rows_that_are_too_long_are_not_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("base", ["./nowhere", "gpt-4.1"])
-def test_a_base_that_is_none_is_refused(base: str, tmp_path: Path) -> None:
+def test_a_base_that_is_not_a_model_is_refused(base: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"expected `tiny`, `local`, a \.gguf file or a transformers checkpoint"):
         refused(tmp_path / "out", base=base)
 
 
-def test_a_file_that_is_no_gguf_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"no weights")
     with pytest.raises(InvalidInput, match="transformers cannot read"):
         refused(tmp_path / "out", base=str(tmp_path / "broken.gguf"))
     assert [path.name for path in tmp_path.iterdir()] == ["broken.gguf"]
 
 
-def test_a_base_without_weights_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_without_weights_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
     with pytest.raises(InvalidInput, match="dreamgym models pull local"):
         refused(tmp_path / "out", base="local")
@@ -266,7 +266,7 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
         load_model(str(base))
 
 
-def test_a_part_that_is_none_of_the_models_cannot_be_left_out_of_rows(tmp_path: Path) -> None:
+def test_only_parts_of_the_model_can_be_left_out_of_rows(tmp_path: Path) -> None:
     env = folder(tmp_path / "env", PLAYED)
     arguments = ["fit", str(env), "--base", "tiny without cache", "--out", str(tmp_path / "m")]
     result = CliRunner().invoke(app, arguments)

@@ -88,7 +88,7 @@ async def test_a_failed_episode_has_no_reward_and_leaves_its_group_alone(
     assert fine.reward is not None
 
 
-async def test_the_rollouts_of_a_group_are_of_one_task(
+async def test_the_rollouts_of_a_group_have_the_same_task(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
 ) -> None:
     settings = Settings(groups=4, group_size=3)
@@ -173,11 +173,11 @@ def test_failed_episodes_are_counted_and_give_no_gradient(
     (figures,) = learned
     assert figures["loss"] == 0
     assert "entropy" not in figures, "there is none where nothing was learned from"
-    # one valid episode a group has nobody to be compared with: no advantage, so the weights stay what they were
+    # a group with a single valid episode has nothing to compare it with: no advantage, so the weights do not change
     assert same(weights(lamp_policy), weights(tmp_path / "policy"))
 
 
-def test_episodes_without_an_advantage_are_not_computed_and_nothing_changes_by_that(
+def test_episodes_without_an_advantage_are_not_computed_and_that_changes_nothing(
     lamp_spec: EnvironmentSpec,
     lamp_policy: Path,
     tmp_path: Path,
@@ -208,7 +208,7 @@ def test_episodes_without_an_advantage_are_not_computed_and_nothing_changes_by_t
     assert torch.nn.functional.cosine_similarity(*moved, dim=0) > 0.99
 
 
-def test_an_update_of_which_every_rollout_failed_stops_the_training(
+def test_an_update_whose_rollouts_all_fail_stops_the_training(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = Settings(steps=2, groups=2, group_size=4)

@@ -1,4 +1,4 @@
-"""A run that cannot go on says why and what to do, and what it saved before stays whole."""
+"""A run that cannot go on reports why and what to do, and everything that it saved before stays intact."""
 
 import importlib
 import json
@@ -30,7 +30,7 @@ Probe = Callable[[Any, Any, int], Any]
 
 
 class Hopeless(LampEnvironment):
-    """A lamp whose colour is never the right one."""
+    """A lamp that accepts no colour."""
 
     async def step(self, action: ToolCall) -> StepResult:
         return StepResult(observation="wrong", is_error=True)
@@ -41,7 +41,7 @@ def hopeless(version: int, group: str) -> Environment:
 
 
 def spoiled_after(step: int) -> Probe:
-    """A probe that makes a weight no number after so many updates."""
+    """A probe that sets a weight to NaN after the given number of updates."""
 
     async def spoil(policy: Any, codec: Any, update: int) -> Seen:
         if update == step:
@@ -52,10 +52,10 @@ def spoiled_after(step: int) -> Probe:
     return spoil
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_the_checkpoint_before_it_stays(
+def test_a_loss_that_is_not_finite_stops_the_run_and_the_checkpoint_before_it_stays(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
-    # the probe comes after the weights were looked at, so that the next loss is what shows it
+    # the probe comes after the check of the weights, so the next loss detects it
     with pytest.raises(TrainingStopped, match=r"the loss is not a finite number in update 3: .*smaller learning_rate"):
         trained(lamp_spec, lamp_policy, tmp_path, SETTINGS, portal, probe=spoiled_after(3))
     found = newest_checkpoint(tmp_path, identity(lamp_spec, lamp_policy, SETTINGS))
@@ -64,7 +64,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_checkpoint_before_it_sta
     assert not (tmp_path / "policy").exists()
 
 
-def test_a_weight_that_is_no_number_is_never_saved(
+def test_a_weight_that_is_not_finite_is_never_saved(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = SETTINGS.model_copy(update={"learning_rate": 1e39, "save_every": 1})
@@ -74,7 +74,7 @@ def test_a_weight_that_is_no_number_is_never_saved(
         assert all(bool(weight.isfinite().all()) for weight in weights(folder).values())
 
 
-def test_while_a_policy_learns_cudnn_whose_gradients_may_be_no_numbers_computes_no_attention(
+def test_cudnn_attention_whose_gradients_may_be_nan_is_off_while_a_policy_learns(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     before, seen = torch.backends.cuda.cudnn_sdp_enabled(), []
@@ -88,7 +88,7 @@ def test_while_a_policy_learns_cudnn_whose_gradients_may_be_no_numbers_computes_
     assert torch.backends.cuda.cudnn_sdp_enabled() is before
 
 
-def test_a_policy_that_never_succeeds_is_told_what_helps(
+def test_a_run_that_never_succeeds_stops_and_reports_what_helps(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = SETTINGS.model_copy(update={"dead_updates": 2})
@@ -97,7 +97,7 @@ def test_a_policy_that_never_succeeds_is_told_what_helps(
     assert len(read_record(tmp_path / "m.jsonl")) == 2
 
 
-def test_dead_updates_can_be_waited_out(
+def test_dead_updates_can_be_allowed(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = SETTINGS.model_copy(update={"dead_updates": 0})
@@ -153,7 +153,7 @@ def test_ctrl_c_saves_after_the_running_update_and_the_run_goes_on_from_there(
     assert [line["step"] for line in read_record(stopped / "m.jsonl")] == [0, 1, 2]
 
 
-def test_a_finished_run_that_is_resumed_stays_what_it_is(
+def test_a_finished_run_that_is_resumed_does_not_change(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = SETTINGS.model_copy(update={"steps": 2})
@@ -175,7 +175,7 @@ def test_without_its_packages_a_trainer_names_the_extra(
         importlib.import_module(f"dreamgym_integrations.trainers.{room}")
 
 
-def test_a_line_of_the_record_that_was_cut_off_is_none(tmp_path: Path) -> None:
+def test_a_line_of_the_record_that_was_cut_off_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_text('{"step": 0}\n{"step": 1')
     assert read_record(tmp_path / "m.jsonl") == [{"step": 0}]
     (tmp_path / "m.jsonl").write_text('{"ste')

@@ -22,7 +22,7 @@ def groups_in(folder: Path) -> list[str | None]:
     return [one.group for one in RunFolder(folder).page(EpisodeFilter()).episodes]
 
 
-def test_what_is_played_again_takes_the_place_of_what_was_kept_of_it(tmp_path: Path) -> None:
+def test_an_update_that_is_played_again_replaces_its_kept_rollouts(tmp_path: Path) -> None:
     kept = KeptRollouts(tmp_path)
     kept.rewind(0)
     for update in range(3):

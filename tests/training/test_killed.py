@@ -1,7 +1,7 @@
-"""A run whose trainer, server or database is killed in the middle: what is lost, what is said, and what is there after.
+"""Runs whose trainer, server or database is killed in the middle: what they lose, report and leave behind.
 
-Everything here is a process of its own, and killed for real. A run is killed when it says that an update was played:
-before what it learns from it is saved.
+All of these are real processes, which are really killed. A run is killed when it reports that an update was played:
+before the weights that it learns from that update are saved.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Trainer:
         self.said: list[str] = []
 
     def until(self, words: str) -> None:
-        """Read what it says until it says this."""
+        """Read its stderr up to a line that contains `words`."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said.append(line)
@@ -61,13 +61,13 @@ class Trainer:
         raise AssertionError(f"it ended and never said {words!r}: {''.join(self.said)}")
 
     def end(self) -> tuple[int, str]:
-        """Wait for its end; exit code and all that it said."""
+        """Wait for its end; return its exit code and its whole stderr."""
         _, rest = self.process.communicate(timeout=300)
         return self.process.returncode, "".join(self.said) + rest
 
     @property
     def server(self) -> int:
-        """The process of its server."""
+        """Process id of its server."""
         of_threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         children = [pid for of_one in of_threads for pid in of_one.read_text().split()]
         (server,) = [int(pid) for pid in children if b"dreamgym.cli.serve" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -76,7 +76,7 @@ class Trainer:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the environment folder and its plugin are."""
+    """The folder that contains the environment folder and its plugin."""
     made = tmp_path_factory.mktemp("home")
     furnish(made)
     return made
@@ -84,7 +84,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def make_database(embedded_server: EmbeddedServer, lamp_recordings: list[Trajectory]) -> Iterator[MakeDatabase]:
-    """Databases with recordings and nothing else."""
+    """A function that creates a database with recordings and nothing else."""
     names: list[str] = []
 
     def make() -> str:
@@ -112,7 +112,7 @@ def other_server(lamp_recordings: list[Trajectory]) -> Iterator[EmbeddedServer]:
 
 
 def kept(dsn: str) -> tuple[list[Trajectory], JsonObject]:
-    """The episodes that a database holds beside the recordings, and what else a run leaves in it."""
+    """The episodes that a run added to a database, and counts of what else it left there."""
 
     async def read() -> list[Trajectory]:
         store = await open_store(dsn, load_encoder(None))
@@ -135,7 +135,7 @@ def kept(dsn: str) -> tuple[list[Trajectory], JsonObject]:
 
 
 def without_times(out: Path) -> list[JsonObject]:
-    """The record, but for how long it took."""
+    """The record without its durations."""
     return [
         {name: value for name, value in line.items() if name not in {"rollout_s", "update_s", "waited_s"}}
         for line in read_record(out / "metrics.jsonl")
@@ -150,7 +150,7 @@ def per_update(trajectories: Sequence[Trajectory]) -> Counter[tuple[int | None, 
 def straight(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
-    """A run that nothing happens to: its folder, and its database. It needs no process of its own."""
+    """Folder and DSN of a run without an interruption. It needs no process of its own."""
     dsn, out = make_database(), tmp_path_factory.mktemp("straight") / "run"
     options = (*SETTINGS, *DREAM, "--out", str(out))
     with pytest.MonkeyPatch.context() as patch:
@@ -165,7 +165,7 @@ def straight(
 
 
 def check_same(out: Path, dsn: str, straight: tuple[Path, str], *, in_process: bool = False) -> None:
-    """Record, policy and store are those of the run that nothing happened to; in process no session is stored."""
+    """Check record, policy and store against the run without an interruption; in process, no episode is stored."""
     assert without_times(out) == without_times(straight[0])
     assert same(weights(out / "policy"), weights(straight[0] / "policy"))
     (mine, counts), (theirs, expected) = kept(dsn), kept(straight[1])
@@ -239,7 +239,7 @@ def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_upda
     assert [line["step"] for line in kept_of_it if "inside_success" in line] == [0, 1, 2]
 
 
-def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
+def test_the_embedded_database_is_started_again_if_it_is_killed_in_an_update(
     home: Path, other_server: EmbeddedServer, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
     folder = str(other_server.folder.parent)
@@ -254,7 +254,7 @@ def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
 
 
 @pytest.mark.parametrize("where", [(), pytest.param(("--in-process", "true"), marks=pytest.mark.long)])
-def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_update(
+def test_a_run_goes_on_if_a_database_of_the_users_own_is_restarted_in_an_update(
     home: Path,
     other_server: EmbeddedServer,
     lamp_policy: Path,
@@ -301,7 +301,7 @@ def test_real_steps_of_an_update_that_was_lost_stay_counted(
 
 @contextmanager
 def watched(pid: int) -> Iterator[None]:
-    """At the end of the block the process must end too, which is no child of ours."""
+    """Check that a process that is not our child ends within 60 s of the end of the block."""
     watch = os.pidfd_open(pid)
     try:
         yield

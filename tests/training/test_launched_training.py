@@ -1,4 +1,4 @@
-"""`dreamgym train` under a launcher: one run in two processes, of which the first alone opens, probes and writes."""
+"""`dreamgym train` under a launcher: one run in two processes; only the first opens the store, probes and writes."""
 
 import json
 import os
@@ -25,11 +25,11 @@ SMALL = ("--model", "nearest", "--groups", "2", "--group-size", "2", "--save-eve
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 ACCELERATE = "accelerate.commands.launch --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
 ACCELERATE_ON_CPUS = (*ACCELERATE.split(), "--multi_gpu")
-"""Without its last option it starts one process alone on CPUs."""
+"""Without the last option, it starts only one process on CPUs."""
 
 
 def launched(*options: str, launcher: Sequence[str] = TORCHRUN, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Trains in two processes."""
+    """Run `dreamgym train` in two processes."""
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, "-m", *launcher, "-m", "dreamgym", "train", str(COIN), *SMALL, *options],
@@ -96,7 +96,7 @@ async def test_two_processes_train_in_the_dream_then_in_reality_and_resume(dsn: 
         ),
     ],
 )
-def test_where_the_first_process_fails_both_end_and_it_alone_says_why(
+def test_if_the_first_process_fails_both_end_and_only_the_first_says_why(
     options: tuple[str, ...], variables: dict[str, str], sentence: str, tmp_path: Path
 ) -> None:
     done = launched("--policy", str(tmp_path), "--probe", "0", "--out", str(tmp_path / "out"), *options, **variables)
@@ -107,7 +107,7 @@ def test_where_the_first_process_fails_both_end_and_it_alone_says_why(
 
 
 @pytest.mark.long
-async def test_where_another_process_dies_the_first_ends_and_so_does_its_server(dsn: str, tmp_path: Path) -> None:
+async def test_if_another_process_dies_the_first_ends_and_so_does_its_server(dsn: str, tmp_path: Path) -> None:
     from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
     await seeded(dsn)

@@ -1,4 +1,4 @@
-"""What GRPO and PPO share: adapters, the pull of the start policy, and how far the dream is trusted."""
+"""Behaviour that GRPO and PPO share: adapters, the pull of the start policy, and trust in the dream."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ class Changed:
 
 
 def sure(confidence: float | None) -> Callable[[Player], Player]:
-    """The dream was so sure of every episode."""
+    """A wrapper that sets the confidence of every episode."""
 
     def change(rollout: Rollout) -> None:
         rollout.confidence = confidence
@@ -43,7 +43,7 @@ def sure(confidence: float | None) -> Callable[[Player], Player]:
 
 
 def rewarded(reward: float) -> Callable[[Player], Player]:
-    """All episodes end with the same reward."""
+    """A wrapper that gives all episodes the same reward."""
 
     def change(rollout: Rollout) -> None:
         rollout.total_reward = reward
@@ -81,7 +81,7 @@ def test_beta_keeps_the_policy_near_the_one_it_started_from(
         return [float(str(line["kl"])) for line in figures if "kl" in line]
 
     free, held = divergence(1e-6), divergence(3.0)
-    if algorithm == "grpo":  # one step an update: the first is compared with the very start policy
+    if algorithm == "grpo":  # one step per update: the first compares the start policy with itself
         assert free[0] == held[0] == pytest.approx(0, abs=1e-6)
     assert max(held) < max(free)
 
@@ -95,7 +95,7 @@ def test_episodes_that_the_dream_was_unsure_of_teach_nothing(
     assert same(weights(lamp_policy), weights(tmp_path / "policy"))
 
 
-def test_confidence_weighs_an_episode_only_where_it_is_asked_to(
+def test_confidence_weighs_an_episode_only_if_the_settings_say_so(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     def after(name: str, confidence: float | None, **changes: object) -> Path:

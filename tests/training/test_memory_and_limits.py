@@ -1,4 +1,4 @@
-"""The limits of a policy's words, and the memory that it learns in."""
+"""The token limits of a policy, and the memory that its training needs."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_policy_keeps_the_limits_that_it_was_trained_with(lamp_policy: Path, t
     assert again.max_tokens == 40
 
 
-def test_only_what_is_learned_is_compared_with_the_vocabulary(
+def test_only_learned_tokens_are_compared_with_the_vocabulary(
     lamp_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored: list[int] = []
@@ -54,7 +54,7 @@ def test_only_what_is_learned_is_compared_with_the_vocabulary(
     assert scored == [2]
 
 
-def test_an_episode_is_cut_where_the_settings_say(
+def test_an_episode_is_cut_at_the_limit_of_the_settings(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     lengths = []
@@ -82,7 +82,7 @@ def test_learning_in_16_bits_with_recomputed_activations_moves_the_policy_as_in_
 
 
 @pytest.mark.parametrize(("small", "threads"), [(10**9, 1), (1, 2)], ids=["small", "large"])
-def test_a_small_policy_computes_in_one_thread_and_a_larger_one_on_all_cores_and_returns_what_it_frees(
+def test_a_small_policy_uses_one_thread_and_a_larger_one_uses_all_cores_and_returns_freed_memory(
     lamp_policy: Path, monkeypatch: pytest.MonkeyPatch, small: int, threads: int
 ) -> None:
     monkeypatch.setattr(model, "SMALL", small)
@@ -106,7 +106,7 @@ def memory(base: Path, **settings: object) -> Memory:
     return found
 
 
-def test_what_practice_takes_follows_from_the_settings(lamp_policy: Path) -> None:
+def test_the_memory_of_practice_follows_from_the_settings(lamp_policy: Path) -> None:
     policy, _ = load_policy(lamp_policy)
     usual = memory(lamp_policy)
     assert usual.weights == 4 * policy.model.num_parameters()
@@ -120,7 +120,7 @@ def test_what_practice_takes_follows_from_the_settings(lamp_policy: Path) -> Non
     assert "GiB" in str(usual)
 
 
-def test_imitation_takes_what_its_largest_pass_keeps_and_nothing_for_sampling(lamp_policy: Path) -> None:
+def test_imitation_needs_memory_for_its_largest_pass_and_none_for_sampling(lamp_policy: Path) -> None:
     of_tokens = {n: of_imitation(lamp_policy, Settings(), tokens=n) for n in (1_000, 2_000)}
     assert of_tokens[1_000] is not None
     assert of_tokens[2_000] is not None
@@ -129,6 +129,6 @@ def test_imitation_takes_what_its_largest_pass_keeps_and_nothing_for_sampling(la
 
 
 @pytest.mark.parametrize("name", ["turn_tokens", "episode_tokens"])
-def test_a_limit_of_no_token_is_refused(name: str) -> None:
+def test_a_limit_of_zero_tokens_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="greater than or equal to 1"):
         Settings.model_validate({name: 0})

@@ -1,4 +1,4 @@
-"""A pointer policy points at what the reader knows: its states and verbs, and that every trainer can teach it."""
+"""A pointer policy points at what the reader knows: its states, its verbs, and how every trainer teaches it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def words(entities: Sequence[MappedEntity]) -> list[tuple[str, ...]]:
     return [(one.kind, *one.words) for one in entities]
 
 
-def test_a_mapped_state_tells_what_each_entity_is_and_what_it_has_to_do_with_others() -> None:
+def test_a_mapped_state_describes_each_entity_and_its_relations_to_others() -> None:
     assert words(mapped(STATE, "Buy green tea.")) == [
         ("$state", "is_night=yes"),
         ("$word", "buy"),
@@ -89,22 +89,22 @@ def test_a_mapped_state_tells_what_each_entity_is_and_what_it_has_to_do_with_oth
     ]
 
 
-def test_a_mapped_state_has_no_names() -> None:
+def test_a_mapped_state_does_not_contain_ids() -> None:
     renamed = json.loads(json.dumps(STATE).replace("s1", "x9").replace("g2", "y8"))
     assert words(mapped(renamed)) == words(mapped(STATE))
 
 
-def test_without_marks_the_task_names_nothing() -> None:
+def test_without_marks_no_entity_is_marked_as_named() -> None:
     with_marks, without = (mapped(STATE, "Buy soap.", marks=marks) for marks in (True, False))
     assert any("!named" in word for one in with_marks for word in one.words)
     assert not any("!named" in word for one in without for word in one.words)
 
 
-def test_a_part_of_a_word_is_not_named() -> None:
+def test_an_entity_is_not_marked_as_named_by_a_part_of_a_word() -> None:
     assert not any("!named" in word for one in mapped(STATE, "Buy soapstone.") for word in one.words)
 
 
-def test_which_argument_is_pointed_at_follows_from_the_accepted_calls(codec: PointerCodec) -> None:
+def test_the_argument_that_is_pointed_at_follows_from_the_accepted_calls(codec: PointerCodec) -> None:
     told = {verb.tool: (verb.points_at, verb.kinds, {**verb.values, **verb.fields}) for verb in codec.verbs}
     assert told == {
         "go_to": ("place", ("places",), {}),
@@ -113,7 +113,7 @@ def test_which_argument_is_pointed_at_follows_from_the_accepted_calls(codec: Poi
     }
 
 
-def test_a_tool_with_a_few_fixed_values_is_a_verb_for_each_of_them_and_a_word_of_the_task_can_be_pointed_at() -> None:
+def test_a_tool_with_a_few_fixed_values_gives_a_verb_for_each_and_a_word_of_the_task_can_be_pointed_at() -> None:
     tools: list[JsonObject] = [{"name": name, "inputSchema": {"type": "object"}} for name in ("search", "sort")]
     spec = EnvironmentSpec(name="shop", tools_list=({"tools": [*tools]},), state=SHOP)
     calls = [
@@ -134,7 +134,7 @@ def test_a_tool_with_a_few_fixed_values_is_a_verb_for_each_of_them_and_a_word_of
     assert [verb.pointed_at(calls[1], [state, tea]) for verb in (five, nine, by_price)] == [None, 1, None]
 
 
-def test_every_recorded_action_is_a_choice_whose_words_it_is(codec: PointerCodec) -> None:
+def test_every_accepted_recorded_action_is_a_choice_that_gives_its_words(codec: PointerCodec) -> None:
     steps = 0
     for trajectory in recordings():
         talk = codec.talk(trajectory.task, SPEC.first(trajectory.task))
@@ -152,7 +152,7 @@ def test_every_recorded_action_is_a_choice_whose_words_it_is(codec: PointerCodec
 
 
 def at_desk(codec: PointerCodec, *, holds: bool = False) -> PointerTalk:
-    """At the second desk, where a mug lies or lay."""
+    """An episode at the second desk, with the mug on it or, if `holds`, in hand."""
     talk = codec.talk(task(0), StepResult(observation=START))
     heard = [("go to desk 2", "You arrive at desk 2. On the desk 2, you see a mug 1.")]
     if holds:
@@ -163,7 +163,7 @@ def at_desk(codec: PointerCodec, *, holds: bool = False) -> PointerTalk:
     return talk
 
 
-def test_what_a_state_does_not_suggest_is_never_sampled(base: Path, codec: PointerCodec) -> None:
+def test_an_action_that_the_state_does_not_suggest_is_never_sampled(base: Path, codec: PointerCodec) -> None:
     policy, _ = load_policy(base)
     for holds, suggested in ((False, {"go to", "take"}), (True, {"go to", "take", "move"})):
         talk = at_desk(codec, holds=holds)
@@ -188,14 +188,14 @@ def test_a_state_is_scored_alike_in_any_batch_and_its_choices_add_up_to_one(base
     assert int((alone > 0).sum()) == 3, "three desks to go to, and nothing else is known"
 
 
-def test_a_call_without_words_is_refused_and_the_next_state_says_so(codec: PointerCodec) -> None:
+def test_a_call_without_words_is_refused_and_the_next_state_shows_it(codec: PointerCodec) -> None:
     talk = codec.talk(task(0), StepResult(observation=START))
     assert talk.say(Generation((len(codec.verbs) * 100,), (0.0,))) == ""
     talk.hear(StepResult(observation="Nothing happens.", is_error=True))
     assert "!refused" in talk.entities[0].words
 
 
-def test_a_recorded_episode_is_a_row_for_each_action_and_refused_ones_can_be_left_out(codec: PointerCodec) -> None:
+def test_a_recorded_episode_gives_a_row_for_each_action_and_refused_ones_can_be_left_out(codec: PointerCodec) -> None:
     trajectory = max(recordings(), key=lambda one: sum(step.result.is_error for step in one.transitions))
     refused = sum(step.result.is_error for step in trajectory.transitions)
     assert refused
@@ -278,7 +278,7 @@ def test_dpo_prefers_what_succeeded(base: Path, codec: PointerCodec, tmp_path: P
     pairs = preferences(SPEC, codec, played)
 
     def margin(folder: Path) -> float:
-        """By how much the preferred choices are likelier, in the mean."""
+        """Mean score of the preferred choices minus that of the rejected ones."""
         policy, _ = load_policy(folder)
         with torch.inference_mode():
             scores = [policy.model(torch.tensor([pair["prompt_ids"]])).logits[0, -1] for pair in pairs]
@@ -292,7 +292,7 @@ def test_dpo_prefers_what_succeeded(base: Path, codec: PointerCodec, tmp_path: P
     assert margin(tmp_path / "preferring") > margin(base) + 0.5
 
 
-def test_where_nobody_reads_it_points_at_words_of_the_observation_and_copies_them(
+def test_without_a_reader_it_points_at_words_of_the_observation_and_copies_them(
     lamp_spec: EnvironmentSpec, lamp_recordings: list[Trajectory], tmp_path: Path
 ) -> None:
     create_pointer_policy(lamp_spec, lamp_recordings, tmp_path / "untrained", seed=0)
@@ -302,7 +302,7 @@ def test_where_nobody_reads_it_points_at_words_of_the_observation_and_copies_the
     assert isinstance(codec, PointerCodec)
     assert [verb.tool for verb in codec.verbs] == ["say {word}"]
     said = []
-    for colour in ("red", "mauve"):  # the second is a word that no recording had
+    for colour in ("red", "mauve"):  # no recording contains the second word
         talk = codec.talk(lamp_spec.tasks[0], StepResult(observation=f"the lamp is {colour}"))
         sampled = policy.generate([talk.prompt] * 20, seeds_B=range(20))
         said.append(
@@ -326,7 +326,7 @@ def test_the_last_word_that_was_read_is_copied_and_the_rest_of_a_command_is_its_
     assert reader.call(act("turn it off")) == act("turn it off")
 
 
-def test_it_says_what_it_cannot_do(base: Path, tmp_path: Path, portal: BlockingPortal) -> None:
+def test_what_it_cannot_do_is_refused_with_a_reason(base: Path, tmp_path: Path, portal: BlockingPortal) -> None:
     silent = [one.model_copy(update={"transitions": one.transitions[:1]}) for one in recordings(1)]
     mute = [
         one.model_copy(update={"transitions": (one.transitions[0].model_copy(update={"action": act("x")}),)})

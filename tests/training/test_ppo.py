@@ -1,4 +1,4 @@
-"""PPO learns with the same rollouts as GRPO, estimates what its definition says, and resumes as if never stopped."""
+"""PPO learns from the same rollouts as GRPO, estimates values as defined, and resumes as if never stopped."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_a_value_belongs_to_the_state_before_its_token(lamp_policy: Path) -> Non
     assert not hasattr(policy.model, "value_head")
 
 
-def test_what_an_episode_earned_is_spread_over_its_sampled_tokens() -> None:
+def test_the_reward_of_an_episode_is_spread_over_its_sampled_tokens() -> None:
     rows = [segment([1, 0, 1], [0.0, 9.0, 0.5]), segment([0, 1, 1], [0.0, 0.25, 0.0])]
     assert token_rewards(rows, 0.75) == [0.0, 0.5, 0.25, 0.0]
     assert token_rewards(rows, 1.75) == [0.0, 0.5, 0.25, 1.0], "what no action was credited with, the last one earned"

@@ -1,4 +1,4 @@
-"""What an iteration plays: groups whose episodes share task, seed and group, and nothing with another group."""
+"""An iteration plays groups. Their episodes share task, seed and group name, and nothing with another group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Mute:
-    """A policy that says nothing, in a language without words."""
+    """A policy that always says the same, and its codec."""
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
         return [Generation(ids=(1,), logprobs=(0.0,)) for _ in prompts_B]
@@ -28,7 +28,7 @@ class Mute:
 
 
 class MuteTalk:
-    """An episode of it."""
+    """An episode of `Mute`."""
 
     def __init__(self) -> None:
         self.segments = [Segment([0])]
@@ -53,7 +53,7 @@ class MuteTalk:
 
 
 class Noting(LampEnvironment):
-    """A lamp that notes what it was started with."""
+    """A lamp that notes the version, group, task and seed of each start."""
 
     def __init__(self, version: int, group: str, notes: list[tuple[int, str, str, int | None]]) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ async def test_the_episodes_of_a_group_share_its_name_task_and_seed(lamp_spec: E
     assert [group[0][2:] for group in groups[:6]] == [group[0][2:] for group in groups[6:]], "one seed, the same play"
 
 
-async def test_real_steps_that_pay_for_no_update_are_refused_and_the_last_update_is_as_small_as_it_must(
+async def test_too_few_real_steps_for_an_update_are_refused_and_the_last_update_may_be_smaller(
     lamp_spec: EnvironmentSpec, tmp_path: Path
 ) -> None:
     settings = Settings(groups=3, group_size=2)  # an update may take 3 groups of 2 episodes of 3 steps

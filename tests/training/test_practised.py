@@ -29,13 +29,13 @@ def test_tasks_of_the_folder_that_nobody_recorded_are_practised_if_they_have_a_c
     assert names(checked, unchecked, recordings=(task("played"),)) == ["played", "checked"]
 
 
-def test_where_each_task_has_a_world_of_its_own_it_must_say_how_it_starts() -> None:
+def test_in_a_deterministic_environment_an_unrecorded_task_needs_a_start() -> None:
     told, silent = task("told", start='{"a": 1}', success={}), task("silent", success={})
     assert names(told, silent, deterministic=True) == ["told"]
     assert names(told, silent) == ["told", "silent"]
 
 
-def test_no_task_of_another_split_is_practised_recorded_or_not() -> None:
+def test_tasks_of_other_splits_are_not_practised_recorded_or_not() -> None:
     others = [task(split, split=split, answers=["[1]"]) for split in ("dev", "test", "browsing")]
     train = task("train", split="train", answers=["[1]"])
     assert names(train, *others, recordings=(train, *others)) == ["train"]

@@ -1,4 +1,4 @@
-"""What was computed for a conversation is used when it goes on, and changes nothing that is sampled."""
+"""The prefix cache reuses what was computed for a conversation, and does not change the sampled tokens."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def close(one: list[Generation], other: list[Generation]) -> bool:
 
 
 class Counting:
-    """How many tokens the model is shown."""
+    """Counts the tokens that the model computes."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.tokens = 0
@@ -58,7 +58,7 @@ class Counting:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), episodes=st.integers(1, 5), turns=st.integers(1, 4))
-def test_conversations_that_go_on_end_or_begin_sample_what_they_would_without_it(
+def test_conversations_that_go_on_end_or_begin_sample_the_same_as_without_it(
     seed: int, episodes: int, turns: int
 ) -> None:
     random, model = Random(seed), llama()
@@ -76,7 +76,7 @@ def test_conversations_that_go_on_end_or_begin_sample_what_they_would_without_it
         conversations += [said(random, 12) for _ in range(random.randrange(2))] or [said(random, 4)]
 
 
-def test_only_what_is_new_is_computed() -> None:
+def test_only_new_tokens_are_computed() -> None:
     model = llama()
     speaker, counting = policy(model), Counting(model)
     prompt = [2] * 500
@@ -87,7 +87,7 @@ def test_only_what_is_new_is_computed() -> None:
     assert counting.tokens - before <= 10
 
 
-def test_what_new_conversations_share_is_computed_once() -> None:
+def test_a_prefix_that_new_conversations_share_is_computed_once() -> None:
     model, random = llama(), Random(0)
     speaker, counting = policy(model), Counting(model)
     tools = [random.randrange(2, 40) for _ in range(400)]
@@ -130,7 +130,7 @@ def test_two_conversations_that_begin_alike_both_go_on() -> None:
     assert close(speaker.generate(forks, seeds_B=[1, 2]), policy(model).generate(forks, seeds_B=[1, 2]))
 
 
-def test_new_weights_are_heeded_once_the_old_ones_are_forgotten() -> None:
+def test_new_weights_are_used_after_the_cache_is_forgotten() -> None:
     model = llama()
     speaker = policy(model)
     (first,) = speaker.generate([[2, 3, 4]], seeds_B=[0])
@@ -142,7 +142,7 @@ def test_new_weights_are_heeded_once_the_old_ones_are_forgotten() -> None:
     assert close(speaker.generate(prompts, seeds_B=[1]), policy(model).generate(prompts, seeds_B=[1]))
 
 
-def test_a_model_that_keeps_a_window_alone_is_asked_anew() -> None:
+def test_a_model_with_a_sliding_window_samples_the_same_as_without_it() -> None:
     torch.manual_seed(0)
     model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4))
     speaker = policy(model)
@@ -151,7 +151,7 @@ def test_a_model_that_keeps_a_window_alone_is_asked_anew() -> None:
     assert close(speaker.generate(prompts, seeds_B=[1]), policy(model).generate(prompts, seeds_B=[1]))
 
 
-def test_no_more_is_held_than_the_limit() -> None:
+def test_the_cache_does_not_exceed_its_limit() -> None:
     model = llama()
     speaker = policy(model)
     held = PrefixCache(limit=30_000)

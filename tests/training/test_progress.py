@@ -1,4 +1,4 @@
-"""What is said of a training that takes long."""
+"""Progress reports of a long training run."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ from dreamgym_integrations.trainers.common.progress import UpdatesDone
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(11.0, [1, 2, 3, 25]), (0.01, [25])])
-def test_an_update_is_told_at_every_25th_and_wherever_the_last_one_was_told_long_ago(
+def test_progress_is_reported_every_25_updates_and_whenever_the_last_report_is_old(
     seconds: float, expected: list[int]
 ) -> None:
     now, told = 0.0, list[tuple[int, int]]()

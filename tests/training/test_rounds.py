@@ -1,4 +1,4 @@
-"""A policy that plays some updates ahead learns as one that plays in turn, can be repeated, stopped and resumed."""
+"""A run that plays some updates ahead learns like one that does not, and can be repeated, stopped and resumed."""
 
 import asyncio
 from collections.abc import Sequence
@@ -85,11 +85,11 @@ def test_a_run_that_plays_ahead_goes_on_after_it_was_interrupted(
     assert not same(weights(tmp_path / "policy"), weights(lamp_policy))
 
 
-def test_what_was_played_in_vain_is_counted(
+def test_episodes_that_no_update_used_are_counted(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     class Third(Noted):
-        """Tells when the third round is played."""
+        """Sets an event when the third round is played."""
 
         async def play(self, *args: Any, **more: Any) -> list[Rollout]:
             played = await super().play(*args, **more)

@@ -1,4 +1,4 @@
-"""What is sent to a cluster's workers: values that are opened there, and chunks that are sampled as among all."""
+"""Jobs for a cluster's workers: they are opened there, and a chunk gets the tokens that it gets in one batch."""
 
 import pickle
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 class InThisProcess:
-    """Workers that are not far away; a chunk goes through the wire's form."""
+    """Workers in this process; chunks and rollouts are pickled, as on the way to a real worker."""
 
     places = 2
 
@@ -36,7 +36,7 @@ class InThisProcess:
         return rollouts
 
 
-async def test_episodes_in_chunks_have_the_tokens_that_they_have_among_all(
+async def test_episodes_in_chunks_have_the_tokens_that_they_have_in_one_batch(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
     policy, codec = load_policy(lamp_policy)
@@ -73,7 +73,7 @@ async def test_a_held_out_step_is_predicted_from_the_job_alone(
     assert [(one.trajectory, one.step) for one in one_way] == [step.key for step in given.steps]
 
 
-async def test_what_is_secret_in_a_job_is_not_shown(lamp_spec: EnvironmentSpec, tmp_path: Path) -> None:
+async def test_the_password_in_a_job_is_not_shown(lamp_spec: EnvironmentSpec, tmp_path: Path) -> None:
     dsn = "postgresql://user:opensesame@db/dreams"
     job = PolicyPlaying(lamp_spec, Against.DREAM, tmp_path, None, None, frozenset(), dsn)
     assert "opensesame" not in repr(job)

@@ -23,7 +23,7 @@ from dreamgym.training.practice import Settings, read_record
 from dreamgym.types import JsonObject
 
 pytest.importorskip("tinker", reason="needs the extra tinker")
-# the client leaves its connections to the end of the process
+# the client leaves its connections open until the process ends
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 SETTINGS = Settings(steps=3, groups=2, group_size=4, probe_every=50, learning_rate=1e-2)
 
@@ -31,7 +31,7 @@ SETTINGS = Settings(steps=3, groups=2, group_size=4, probe_every=50, learning_ra
 @pytest.fixture(autouse=True)
 def _connections() -> Iterator[None]:
     yield
-    gc.collect()  # here, where the warnings about them are let pass
+    gc.collect()  # here, where the warnings about them are ignored
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_run_that_was_cut_off_goes_on_with_the_weights_and_the_optimiser_of_it
     assert all(bool((weights[name] == ended[name]).all()) for name in ended)
 
 
-def test_a_policy_that_was_trained_there_is_trained_on(
+def test_a_policy_that_was_trained_at_the_server_can_be_trained_further(
     double: TinkerDouble, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     trained(lamp_spec, lamp_policy, tmp_path / "one", at(double.url), portal)
@@ -103,7 +103,7 @@ def test_a_server_whose_sampler_keeps_its_old_weights_is_found_out(
         trained(lamp_spec, lamp_policy, tmp_path, at(double.url, steps=9, learning_rate=0.1), portal)
 
 
-def test_a_server_that_is_not_there_is_one_sentence(
+def test_a_missing_server_is_reported_in_one_sentence(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     with pytest.raises(EnvironmentUnavailable, match=r"no Tinker server answers at http://127\.0\.0\.1:1: "):

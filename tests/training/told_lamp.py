@@ -1,4 +1,4 @@
-"""The real lamp as a file that `--env` may name, with somebody who plays it."""
+"""The real lamp in a file that a command can name as its environment, with a behaviour that plays it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ToldLamp(RealLamp):
     behaviours: Mapping[str, Behaviour] = {"guess": guess}
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Each split has lamps of its own."""
+        """Tasks of a split, with instructions that no other split has."""
         return [
             task.model_copy(update={"instruction": f"{task.instruction} of the {split} lamp"})
             for task in super().tasks(split)
@@ -33,5 +33,5 @@ class ToldLamp(RealLamp):
 
 
 def told_lamp(options: JsonObject) -> ToldLamp:
-    """What the file is named for."""
+    """The function that the command names after the file."""
     return ToldLamp()

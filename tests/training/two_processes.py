@@ -1,7 +1,7 @@
-"""One training in two processes, of which each writes what it ended with: `two_processes.py SPEC BASE OUT SETTINGS`.
+"""One training run in two processes; each writes its final state: `two_processes.py SPEC BASE OUT SETTINGS`.
 
-Each process has the variables that a launcher would set. It begins as a copy of one that has imported the trainer,
-which takes longer than the training.
+Each process has the variables that a launcher would set. It is forked from a process that has imported the trainer,
+because the import takes longer than the training.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ def main(spec: EnvironmentSpec, base: Path, out: Path, settings: Settings) -> No
 
 
 def copies(number: int) -> bool:
-    """Go on in so many copies of this process. False in the first process, once all have ended well."""
+    """Fork this process `number` times. True in each copy; False in this process, after all have succeeded."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}

@@ -78,7 +78,7 @@ def vllm_double(folder: Path) -> Iterator[VllmDouble]:
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
-            with suppress(ConnectionError):  # an asker who has heard of a failure waits for no other answer
+            with suppress(ConnectionError):  # after one failure the client does not wait for its other answers
                 self.wfile.write(text)
 
         def log_message(self, format: str, *args: object) -> None:

@@ -25,7 +25,7 @@ QUIET = [
 
 @pytest.fixture
 async def chromium() -> AsyncIterator[Any]:
-    """A browser with nothing in it. The test is skipped if there is none."""
+    """A browser without open pages. The test is skipped if no browser is installed."""
     if importlib.util.find_spec("playwright") is None:
         pytest.skip("no playwright: pip install playwright")
     if BROWSER is None:
@@ -40,7 +40,7 @@ async def chromium() -> AsyncIterator[Any]:
 
 @pytest.fixture
 async def screen(chromium: Any) -> AsyncIterator[Screen]:
-    """A page of 1280 px that notes what goes wrong in it."""
+    """A page of 1280 px. The test fails if errors occurred in it."""
     context = await chromium.new_context(viewport={"width": 1280, "height": 860})
     shown = Screen(await context.new_page())
     yield shown

@@ -1,4 +1,4 @@
-"""What a person sees and does in a page of `dreamgym view`."""
+"""Helpers that open, read and operate a page of `dreamgym view` in a browser."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tie
 
 TOKEN = "the-token-of-this-page"
 WITHIN_MS = 60_000
-"""Of each thing that is waited for: a browser is slow to start on a machine that has other work."""
+"""Limit of each wait. A browser starts slowly on a busy machine."""
 
 
 class Screen:
-    """One tab, with what went wrong in it."""
+    """One browser tab and the errors that occurred in it."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
@@ -32,7 +32,7 @@ class Screen:
         page.set_default_timeout(WITHIN_MS)
 
     def _heard(self, message: Any) -> None:
-        # what the server refuses or does not answer is a part of some tests
+        # in some tests, the server is meant to refuse requests or not to answer
         if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
             self.faults.append(message.text)
 
@@ -56,7 +56,7 @@ class Screen:
 
 @asynccontextmanager
 async def served(library: Library, port: int = 0, hand: Hand | None = None) -> AsyncIterator[str]:
-    """The address of a page over a library."""
+    """Serve a page over a library. Yields its address."""
     answers = Answers(library, hand)
     async with running(build_view(answers, TOKEN), port=port) as url:
         try:
@@ -66,13 +66,13 @@ async def served(library: Library, port: int = 0, hand: Hand | None = None) -> A
 
 
 def run_folder(folder: Path, *episodes: Trajectory, name: str = "episodes.jsonl") -> Library:
-    """A run folder with these episodes."""
+    """Write these episodes into a run folder."""
     (folder / name).write_text("".join(one.model_dump_json() + "\n" for one in episodes), encoding="utf-8")
     return Library(folder=RunFolder(folder))
 
 
 def episode(name: str, answers: list[str], *, dreamed: bool = False, instruction: str = "Find the coin.") -> Trajectory:
-    """An episode that says `go 1`, `go 2`, … and hears these answers; the last one ends it with a reward."""
+    """Return an episode that calls `go` and gets these answers. The last one ends it with a reward."""
     steps = tuple(
         Transition.of(
             answers[number - 1] if number else "start",

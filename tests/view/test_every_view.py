@@ -1,4 +1,4 @@
-"""Views over a run folder with everything in it, in a real Chromium: what they show, and what they link to."""
+"""Views of a complete run folder in a real Chromium: their contents and their links."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AXE = Path(__file__).parents[2] / "tests" / "node" / "node_modules" / "axe-core"
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The run folder; made once, since its report is measured."""
+    """The complete run folder. It is made only once, because its report is measured."""
     folder = tmp_path_factory.mktemp("window") / "run"
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DREAMGYM_ENCODER", "trigram")
@@ -101,7 +101,7 @@ async def test_an_update_shows_a_few_whole_rollouts_of_it(screen: Screen, everyt
         assert await screen.page.get_by_text(f"{RUN}-2-0").count()
 
 
-async def test_several_runs_are_drawn_over_one_another_and_more_than_four_are_not_left_out_in_silence(
+async def test_several_runs_are_drawn_over_one_another_and_a_message_lists_the_four_that_are_drawn(
     screen: Screen, tmp_path: Path
 ) -> None:
     for number in range(6):
@@ -116,7 +116,7 @@ async def test_several_runs_are_drawn_over_one_another_and_more_than_four_are_no
 
 
 async def drawn(chart: Any) -> int:
-    """Number of pixels of a chart that are not of its ground."""
+    """Number of pixels of a chart that are not transparent."""
     return int(
         await chart.locator("canvas").evaluate(
             """canvas => {
@@ -158,7 +158,7 @@ async def test_the_tasks_of_a_store_are_shown_with_their_value(screen: Screen, s
 
 
 @pytest.mark.parametrize("place", ["store", "folder"])
-async def test_a_search_of_the_buffer_keeps_to_its_conditions(
+async def test_a_search_of_the_buffer_respects_its_filters(
     screen: Screen, store: Store, tmp_path: Path, place: str
 ) -> None:
     some = [
@@ -184,7 +184,7 @@ async def test_a_search_of_the_buffer_keeps_to_its_conditions(
         assert await found.get_by_text("the pond").count() == 1
 
 
-async def test_a_step_tells_its_seconds_the_change_of_a_text_and_gives_its_link(screen: Screen, tmp_path: Path) -> None:
+async def test_a_step_shows_its_seconds_the_change_of_a_text_and_its_link(screen: Screen, tmp_path: Path) -> None:
     dream = episode("dream-1", ["kitchen"], dreamed=True)
     (step,) = dream.transitions
     origin = step.provenance.model_copy(update={"seconds": 1.26})
@@ -207,7 +207,7 @@ async def test_a_step_tells_its_seconds_the_change_of_a_text_and_gives_its_link(
         await screen.page.locator("#step-1.wanted").wait_for()
 
 
-async def test_a_run_folder_that_is_half_written_says_so_and_is_whole_when_it_is(
+async def test_a_half_written_run_folder_is_reported_and_shown_whole_once_it_is_complete(
     screen: Screen, tmp_path: Path
 ) -> None:
     lines = [one.model_dump_json() + "\n" for one in (episode("a", ["one"]), episode("b", ["one"]))]
@@ -235,7 +235,7 @@ async def test_a_run_folder_that_is_half_written_says_so_and_is_whole_when_it_is
 
 
 @pytest.mark.parametrize("view", ["episode?place=episodes.jsonl&id=dream-1", "reports", "training"])
-async def test_a_view_that_is_opened_while_the_server_is_away_is_there_when_it_comes_back(
+async def test_a_view_that_is_opened_while_the_server_is_away_appears_when_it_comes_back(
     screen: Screen, everything: Path, view: str
 ) -> None:
     library = Library(folder=RunFolder(everything))
@@ -273,7 +273,7 @@ async def test_an_exported_copy_has_the_reports_with_their_steps_the_tasks_and_t
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-async def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
+async def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(
     chromium: Any, everything: Path, scheme: str, width: int
 ) -> None:
     if not AXE.is_file():

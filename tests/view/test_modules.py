@@ -1,4 +1,4 @@
-"""The files of the page: plain modules whose names differ, so that an exported copy can be one script of them."""
+"""The page's modules: no two define the same name, so that an exported copy can join them into one script."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_an_exported_copy_has_every_module_once_and_imports_nothing() -> None:
             assert len(re.findall(rf"^(?:async )?(?:const|let|class|function\*?) {name}\b", script, re.MULTILINE)) == 1
 
 
-def test_an_exported_page_names_its_policy_and_loads_its_own_files_only() -> None:
+def test_an_exported_page_has_a_security_policy_and_loads_only_its_own_files() -> None:
     index = page_files()["index.html"].decode()
     assert "default-src 'none'" in index
     assert "unsafe" not in index

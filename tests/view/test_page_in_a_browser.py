@@ -37,7 +37,7 @@ HOSTILE = [
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Library:
-    """A dream and reality of one task that part at step 3."""
+    """A run folder with a dreamed and a real episode of one task, whose answers part at step 3."""
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics()))
     return run_folder(tmp_path, *played())
 
@@ -71,7 +71,7 @@ async def test_the_token_leaves_the_address_and_a_tab_without_it_asks_for_it(scr
         await other.sees("2 episodes")
 
 
-async def test_a_step_says_where_its_answer_came_from_and_links_there(screen: Screen, tmp_path: Path) -> None:
+async def test_a_step_shows_the_source_of_its_answer_and_links_to_it(screen: Screen, tmp_path: Path) -> None:
     recorded = episode("recorded-1", ["kitchen", "hall"])
     dream = episode("dream-1", ["kitchen", "hall"], dreamed=True)
     first = dream.transitions[0]
@@ -127,7 +127,7 @@ async def test_the_buffer_is_searched_and_shows_where_a_dream_would_guess(screen
         await screen.page.locator("#step-1.wanted").wait_for()
 
 
-async def test_filters_narrow_the_list_and_say_how_many_there_are(screen: Screen, tmp_path: Path) -> None:
+async def test_filters_narrow_the_list_and_the_number_of_matches_is_shown(screen: Screen, tmp_path: Path) -> None:
     some = [episode(f"e{number}", ["one"], dreamed=number % 2 == 0) for number in range(60)]
     async with served(run_folder(tmp_path, *some)) as address:
         await screen.open(address, "#/episodes")
@@ -188,9 +188,7 @@ async def test_an_episode_that_is_being_played_grows_on_the_screen_until_it_is_o
         assert await screen.page.locator(".step").count() == 2
 
 
-async def test_an_episode_that_is_deleted_while_it_is_watched_is_told_in_a_sentence(
-    screen: Screen, store: Store
-) -> None:
+async def test_a_message_is_shown_if_an_episode_is_deleted_while_it_is_watched(screen: Screen, store: Store) -> None:
     library = Library(store=StoredEpisodes(store.database))
     app = build([DreamWorlds(counter_spec(), CounterModel(), store.buffer)], store.buffer, store.episodes)
     async with running(app) as url, served(library) as address, httpx2.AsyncClient(base_url=url) as http:
@@ -230,7 +228,7 @@ async def test_an_episode_is_forked_at_a_step_and_played_on_by_hand(screen: Scre
     assert (untouched["step"], untouched["stop_reason"]) == (2, None)
 
 
-async def test_a_page_that_only_reads_has_nothing_that_changes_something(screen: Screen, store: Store) -> None:
+async def test_a_read_only_page_cannot_change_anything(screen: Screen, store: Store) -> None:
     app = build([DreamWorlds(counter_spec(), CounterModel(), store.buffer)], store.buffer, store.episodes)
     library = Library(store=StoredEpisodes(store.database))
     async with running(app) as url, served(library) as address, httpx2.AsyncClient(base_url=url) as http:
@@ -257,7 +255,7 @@ async def test_the_page_says_that_its_server_is_away_and_comes_back_by_itself(sc
         await screen.sees("2 episodes")
 
 
-async def test_an_empty_store_says_what_brings_episodes_and_shows_them_when_they_come(
+async def test_an_empty_store_is_reported_and_new_episodes_are_shown_when_they_come(
     screen: Screen, store: Store
 ) -> None:
     async with served(Library(store=StoredEpisodes(store.database))) as address:
@@ -330,7 +328,7 @@ async def focused(screen: Screen, what: str) -> object:
 
 
 async def called(http: httpx2.AsyncClient, name: str) -> None:
-    """One tool call of an agent."""
+    """Send one tool call, as an agent does."""
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}
     headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
     assert (await http.post(f"/envs/counter/episodes/{name}/mcp", json=body, headers=headers)).status_code == 200

@@ -1,4 +1,4 @@
-"""A run folder that has everything in it: a training run with rollouts and a curriculum, a report, and episodes."""
+"""A complete run folder: a training run with rollouts and a curriculum, a report, and episodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UPDATES = 6
 
 
 def played() -> list[Trajectory]:
-    """A dream and reality of one task that part at step 3."""
+    """Return a dreamed and a real episode of one task, whose answers part at step 3."""
     return [
         episode("dream-1", ["kitchen", "hall", "attic", "coin"], dreamed=True),
         episode("real-1", ["kitchen", "hall", "cellar", "coin"]),
@@ -64,7 +64,7 @@ def metrics() -> list[dict[str, object]]:
 
 
 def write_run(folder: Path) -> None:
-    """A training run: its record, a rollout of each update, and the curriculum of its newest checkpoint."""
+    """Write a training run: its record, a rollout of each update, and the curriculum of its newest checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics()))
     (folder / "run.json").write_text(json.dumps({"run": RUN}))
@@ -91,7 +91,7 @@ def write_run(folder: Path) -> None:
 
 
 def write_report(folder: Path) -> None:
-    """A report over eight recorded episodes, of which the dream knows half; one of them is like no other."""
+    """Write a report and a check over eight recorded episodes, of which the dream knows half."""
     home = folder.parent / "house"
     home.mkdir()
     (home / "env.toml").write_text(ENV)
@@ -107,7 +107,7 @@ def write_report(folder: Path) -> None:
 
 
 def whole_run(folder: Path) -> Library:
-    """All of it in one run folder, with the two episodes of `played`."""
+    """Write all of this into one run folder, with the two episodes of `played`."""
     write_run(folder)
     write_report(folder / "report")
     library = run_folder(folder, *played())

@@ -1,4 +1,4 @@
-"""Recorded sessions of made-up servers, in few words."""
+"""Helpers to record and play sessions of made-up servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def learned(*sessions: Sequence[Step], hints: dict[str, bool] | None = None) -> 
 
 
 def played(rules: Rules, *calls: tuple[str, dict[str, Any]]) -> list[str | None]:
-    """The answers of one new session; None where the recordings do not show one."""
+    """The answers of one new session; None for a call that the recordings do not answer."""
     history: list[Call] = []
     answers: list[str | None] = []
     for tool, arguments in calls:

@@ -1,4 +1,4 @@
-"""Servers whose tools name cells as spreadsheets do, asked of sessions that nobody recorded."""
+"""Servers whose tools name cells as spreadsheets do, in sessions that were not recorded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_cells_that_a_session_wrote_are_read_in_any_range() -> None:
     ]
 
 
-def test_emptied_and_replaced_cells_are_known_to_be() -> None:
+def test_reads_show_cells_that_a_session_emptied_or_replaced() -> None:
     answers = played(
         learned(*SHEETS),
         ("swap", {"old": "rope", "new": "line"}),
@@ -72,7 +72,7 @@ def test_emptied_and_replaced_cells_are_known_to_be() -> None:
     ]
 
 
-def test_a_formula_of_known_cells_is_computed_where_a_recording_shows_one_computed() -> None:
+def test_a_formula_of_known_cells_is_computed_if_a_recording_shows_one_computed() -> None:
     put: Step = ("put_cells", {"tab": "Stock", "from": "C2", "rows": [["=B2*2"]]}, {"put": "C2", "cells": 1})
     rules = learned(*SHEETS, [put, ("get_cells", {"tab": "Stock", "area": "C2"}, shown("C2", [24]))])
     for formula, answer in {"=B2+B3": shown("C3", [57]), "=SUM(B2:B3)": None, "=9**9**9": None}.items():
@@ -81,7 +81,7 @@ def test_a_formula_of_known_cells_is_computed_where_a_recording_shows_one_comput
         assert (said and json.loads(said)) == answer
 
 
-def test_a_sheet_that_no_recording_shows_and_a_range_that_is_none_have_no_answer() -> None:
+def test_a_sheet_that_no_recording_shows_and_an_invalid_range_have_no_answer() -> None:
     rules = learned(*SHEETS)
     assert played(rules, ("get_cells", {"tab": "Crew"})) == [None]
     assert played(rules, ("get_cells", {"tab": "Stock", "area": "A1:"})) == [None]
@@ -102,7 +102,7 @@ def test_a_block_is_read_from_its_own_name(row: int, column: int, rows: int, col
 
 
 @pytest.mark.parametrize("text", ["", "A", "1", "A0", "a1", "A1:", "B2:A1", "A1:B2:C3", "A1 ", "ÄA1"])
-def test_what_names_no_cells_is_no_block(text: str) -> None:
+def test_a_text_that_does_not_name_cells_is_not_a_block(text: str) -> None:
     assert Block.of(text) is None
 
 

@@ -1,4 +1,4 @@
-"""Servers whose answers are documents: lists of items that other calls name, search, add to and replace in."""
+"""Servers whose answers are documents: lists of items that other calls look up, search, add to and edit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_line_that_a_session_added_is_shown_listed_and_found() -> None:
     ]
 
 
-def test_writes_that_were_recorded_together_are_told_apart_by_the_values_that_they_brought() -> None:
+def test_writes_that_were_recorded_together_are_distinguished_by_the_values_that_they_add() -> None:
     answers = played(learned(*LOG), ("add_title", {"log": "tern", "title": "Harbour"}), ("show_log", {"log": "tern"}))
     assert answers[1] == json.dumps(listed(("Harbour", "title")))
 
@@ -103,7 +103,7 @@ def test_an_item_unlike_those_that_recordings_show_is_not_answered() -> None:
     assert played(learned(*LOG), ("show_line", {"log": "tern", "no": 1})) == [None]  # a title may well be locked
 
 
-def test_what_a_search_makes_of_upper_and_lower_case_is_not_guessed() -> None:
+def test_whether_a_search_ignores_case_is_not_guessed() -> None:
     assert played(learned(*LOG), ("search_log", {"log": "tern", "words": "crew"})) == [None]
 
 

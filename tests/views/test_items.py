@@ -1,4 +1,4 @@
-"""What calls say of the items that a listing shows: numbered, counted, named, there or not."""
+"""Answers about the items of a listing: their numbers, counts and names, and whether they exist."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ def test_a_new_item_gets_the_next_number_and_is_counted() -> None:
     assert answers == ['{"created": 4}', '{"created": 5}', '{"id": 5, "title": "Wash", "lane": "todo"}']
 
 
-def test_the_answer_of_a_write_tells_of_the_item_that_it_names() -> None:
+def test_the_answer_of_a_write_contains_the_title_of_the_item_that_it_names() -> None:
     answers = played(learned(*BOARD), ("move_card", {"cardId": 1, "lane": "done"}), ("get_card", {"cardId": 1}))
     assert answers == ["Moved 'Mend fence' to done", '{"id": 1, "title": "Mend fence", "lane": "done"}']
 
 
-def test_a_refusal_is_not_repeated_once_a_write_told_what_was_missing() -> None:
+def test_a_refusal_is_not_repeated_after_a_write_created_the_missing_item() -> None:
     answers = played(
         learned(*BOARD), ("get_card", {"cardId": 4}), ("create_card", {"title": "Sweep"}), ("get_card", {"cardId": 4})
     )
     assert answers == ["!No card 4", '{"created": 4}', '{"id": 4, "title": "Sweep", "lane": "todo"}']
 
 
-def test_a_write_to_an_item_that_is_not_there_has_no_answer_if_all_recorded_ones_were() -> None:
+def test_a_write_to_a_missing_item_has_no_answer_if_all_recorded_items_existed() -> None:
     assert played(learned(*BOARD), ("move_card", {"cardId": 7, "lane": "done"})) == [None]
 
 
-def test_that_two_searches_found_nothing_says_nothing_of_a_third() -> None:
+def test_two_searches_without_results_do_not_predict_a_third() -> None:
     rules = learned(BOARD[4])
     assert played(rules, ("search_cards", {"query": "fence"})) == [None]
 
@@ -89,13 +89,13 @@ def test_lines_of_keys_and_values_are_looked_up() -> None:
     assert answers == ["Changed mode", "mode = slow"]
 
 
-def test_what_is_there_is_changed_and_what_is_not_is_added() -> None:
+def test_an_existing_key_is_changed_and_a_missing_one_is_added() -> None:
     rules = learned(*CONFIG)
     assert played(rules, ("set_value", {"key": "name", "value": "quay"})) == ["Changed name"]
     assert played(rules, ("set_value", {"key": "colour", "value": "red"})) == ["Added colour"]
 
 
-def test_numbers_that_a_listing_counts_follow_it() -> None:
+def test_counts_follow_the_listing_that_they_count() -> None:
     stats: Step = ("board_stats", {}, {"total": 3, "todo": 2, "done": 1})
     answers = played(learned(*BOARD, [stats]), ("move_card", {"cardId": 1, "lane": "done"}), ("board_stats", {}))
     assert json.loads(answers[1] or "null") == {"total": 3, "todo": 1, "done": 2}

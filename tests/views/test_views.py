@@ -1,4 +1,4 @@
-"""What recordings show of servers that tell no state, asked of sessions that nobody recorded."""
+"""Servers that report no state, in sessions that were not recorded: answers learned from recordings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_same_read_asked_again_is_answered_as_before() -> None:
     assert played(learned(*NOTES), read, read, read) == [json.dumps({"title": "rope", "text": "forty metres"})] * 3
 
 
-def test_what_a_session_wrote_is_found_by_its_reads() -> None:
+def test_the_reads_of_a_session_show_its_write() -> None:
     answers = played(
         learned(*NOTES),
         ("add_note", {"title": "sail", "text": "mend it"}),
@@ -46,7 +46,7 @@ def test_what_a_session_wrote_is_found_by_its_reads() -> None:
     assert answers == ["Added 'sail'.", '{"title": "sail", "text": "mend it"}', '["rope", "tide", "sail"]']
 
 
-def test_two_writes_of_a_session_are_both_found() -> None:
+def test_the_reads_of_a_session_show_both_of_two_writes() -> None:
     answers = played(
         learned(*NOTES),
         ("add_note", {"title": "sail", "text": "mend it"}),
@@ -58,12 +58,12 @@ def test_two_writes_of_a_session_are_both_found() -> None:
     assert answers[2:] == ['["tide", "sail"]', "!There is no note 'rope'.", '{"title": "sail", "text": "mend it"}']
 
 
-def test_what_another_recording_wrote_does_not_leak_into_a_session() -> None:
+def test_a_write_in_a_recording_does_not_leak_into_another_session() -> None:
     assert played(learned(*NOTES), ("list_notes", {})) == ['["rope", "tide"]']
     assert played(learned(*NOTES), ("read_note", {"title": "lamp"})) == [None]
 
 
-def test_a_recorded_refusal_is_not_given_to_a_call_that_differs_in_what_was_refused() -> None:
+def test_a_recorded_refusal_is_not_given_to_a_call_with_another_value_for_the_refused_argument() -> None:
     rules = learned(
         [
             ("get_time", {"zone": "Mars/Olympus", "format": "short"}, "!No zone Mars/Olympus is known"),
@@ -93,7 +93,7 @@ def test_an_argument_fills_the_field_of_its_own_name_and_calls_are_counted() -> 
     assert said == [{"number": n, "total": 3, "historyLength": i} for i, n in enumerate((1, 2, 2), start=1)]
 
 
-def test_a_total_is_the_larger_of_two_numbers_where_the_recordings_show_it_grow() -> None:
+def test_a_total_is_the_larger_of_two_numbers_if_the_recordings_show_it_grow() -> None:
     def thought(number: int, total: int, **more: str) -> Step:
         arguments = {"number": number, "total": total, **more}
         return "think", arguments, {"number": number, "total": max(number, total)}
@@ -102,7 +102,7 @@ def test_a_total_is_the_larger_of_two_numbers_where_the_recordings_show_it_grow(
     assert played(rules, ("think", {"number": 7, "total": 5})) == ['{"number": 7, "total": 7}']
 
 
-def test_a_tool_that_searches_and_replaces_writes_and_one_that_is_described_as_a_look_reads() -> None:
+def test_search_and_replace_is_a_write_and_a_tool_described_with_get_is_a_read() -> None:
     tools: dict[str, JsonObject] = {
         "search_and_replace": {},
         "wipe": {"annotations": {"destructiveHint": True}},
@@ -123,7 +123,7 @@ PLACES: tuple[list[Step], ...] = (
 )
 
 
-def test_the_mark_of_a_list_moves_apart_from_what_is_added_to_it() -> None:
+def test_the_mark_in_a_list_moves_independently_of_added_items() -> None:
     rules = learned(*PLACES)
     names = ["Rhyl", "Skye"]
     made = [("create_place", {"name": name}) for name in names]
@@ -131,7 +131,7 @@ def test_the_mark_of_a_list_moves_apart_from_what_is_added_to_it() -> None:
     assert played(rules, ("move_to", {"name": "Bergen"}), ("list_places", {}))[-1] == "* Bergen\n  Oban"
 
 
-def test_where_an_item_is_added_is_not_guessed_if_the_recordings_fit_a_sorted_list_as_well() -> None:
+def test_the_place_of_a_new_item_is_not_guessed_if_the_recordings_also_fit_a_sorted_list() -> None:
     assert played(learned(*PLACES), ("create_place", {"name": "Cork"}), ("list_places", {}))[-1] is None
 
 
@@ -152,7 +152,7 @@ def test_a_write_to_one_file_leaves_the_other_as_it_was() -> None:
     assert answers == ["Wrote b.txt", "line\nand line", "one"]
 
 
-def test_a_tool_that_answers_by_the_clock_is_not_repeated() -> None:
+def test_an_answer_that_depends_on_the_clock_is_not_repeated() -> None:
     rules = learned([("get_time", {}, "12:00:01"), ("get_time", {}, "12:00:02")], hints={"get_time": True})
     assert played(rules, ("get_time", {})) == [None]
 
@@ -166,7 +166,7 @@ def test_a_call_with_an_argument_that_no_recording_has_is_not_answered() -> None
     assert played(learned(*NOTES), ("add_note", {"title": "sail", "text": "mend", "colour": "red"})) == [None]
 
 
-def test_a_tool_recorded_only_with_failures_answers_nothing_else() -> None:
+def test_a_tool_recorded_only_with_failures_has_no_answer_to_other_calls() -> None:
     rules = learned(
         [("send_mail", {"to": "ada"}, "!No route to ada")], [("send_mail", {"to": "bo"}, "!No route to bo")]
     )
@@ -203,7 +203,7 @@ def test_sql_is_answered_from_the_tables_that_were_recorded_and_what_the_session
 PRODUCTS = [{"id": 1, "name": "rope", "price": 12.0}, {"id": 2, "name": "lamp", "price": 80.5}]
 
 
-def test_a_table_that_nobody_described_is_answered_from_until_it_holds_what_only_its_description_tells() -> None:
+def test_a_table_without_a_recorded_schema_is_used_until_it_contains_a_value_that_depends_on_the_schema() -> None:
     rules = learned(
         [("read_query", {"query": "SELECT * FROM products"}, list(PRODUCTS))],
         [("read_query", {"query": "SELECT price FROM products WHERE name = 'lamp'"}, [{"price": 80.5}])],
@@ -225,7 +225,7 @@ def test_a_table_that_nobody_described_is_answered_from_until_it_holds_what_only
     ) == ['[{"affected_rows": 1}]', '[{"price": 90.0}]', '[{"affected_rows": 1}]', None]
 
 
-def test_a_table_that_no_recording_shows_whole_is_not_answered_from() -> None:
+def test_a_query_on_a_table_that_no_recording_shows_whole_is_not_answered() -> None:
     rules = learned(*SQL, [("read_query", {"query": "SELECT * FROM orders WHERE id = 1"}, [{"id": 1, "item": "rope"}])])
     assert played(rules, ("read_query", {"query": "SELECT item FROM orders WHERE id = 2"})) == [None]
     assert played(rules, ("read_query", {"query": "SELECT item FROM nowhere"})) == [None]

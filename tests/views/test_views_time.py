@@ -1,4 +1,4 @@
-"""Learning from what a stranger's server says takes time in proportion to how much it says."""
+"""The time to learn from the answers of a stranger's server grows in proportion to their size and number."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ from itertools import combinations
 
 from pydantic import JsonValue
 
-from dreamgym.state import same
-from dreamgym.synthesis.expressions import Entities, Expression, Filter, First, Larger, NoValue, Table
+from dreamgym.synthesis.expressions import Entities, Filter, First, Larger, Table, gives
 from dreamgym.synthesis.paths import Bindings, Path, is_argument
 from dreamgym.synthesis.search.sources import fields_of, filters_of
 
@@ -55,7 +54,7 @@ def first_entity(calls: Sequence[Bindings], targets: Sequence[JsonValue]) -> Fir
             for order in orders
         ]
         for candidate in candidates:
-            if all(_is_value(candidate, call, target) for call, target in zip(calls, ids, strict=True)):
+            if gives(candidate, calls, ids):
                 return candidate
     return None
 
@@ -77,7 +76,7 @@ def larger(calls: Sequence[Bindings], paths: Sequence[Path], targets: Sequence[J
         for end in ends:
             for is_smaller in (False, True):
                 candidate = Larger(pair, end, is_smaller)
-                if all(_is_value(candidate, call, target) for call, target in zip(calls, targets, strict=True)):
+                if gives(candidate, calls, targets):
                     return candidate
     return None
 
@@ -122,10 +121,3 @@ def _keys(paths: Sequence[Path], name: str) -> Iterator[tuple[Path, ...]]:
 
 def _is_category(values: Sequence[JsonValue]) -> bool:
     return all(isinstance(value, str | bool | None) for value in values) and 1 < len(set(values)) <= VALUES
-
-
-def _is_value(expression: Expression, call: Bindings, target: JsonValue) -> bool:
-    try:
-        return same(expression.value(call), target)
-    except NoValue:
-        return False

@@ -8,7 +8,7 @@ from itertools import permutations
 from pydantic import JsonValue
 
 from dreamgym.state import same
-from dreamgym.synthesis.expressions import Combined, NoValue
+from dreamgym.synthesis.expressions import Combined, gives
 from dreamgym.synthesis.paths import Bindings, Path
 
 LISTS = 10
@@ -29,9 +29,10 @@ def combined(
         return None
     # the calls with the longest targets refute most candidates
     pairs = sorted(zip(calls, targets, strict=True), key=lambda pair: -len(pair[1]))
+    hardest, lists = [call for call, _ in pairs], [list(target) for _, target in pairs]
     fields = sorted({field for target in targets for item in target if isinstance(item, dict) for field in item})
     for candidate in _candidates(_lists(calls, paths), fields):
-        if all(_is_value(candidate, call, target) for call, target in pairs):
+        if gives(candidate, hardest, lists):
             return candidate
     return None
 
@@ -61,10 +62,3 @@ def _candidates(lists: Sequence[Path], fields: Sequence[str]) -> Iterator[Combin
                     if not fields:
                         yield Combined(parts, without, is_distinct, is_sorted=True)
                     yield from (Combined(parts, without, is_distinct, True, field) for field in fields)
-
-
-def _is_value(expression: Combined, call: Bindings, target: Sequence[JsonValue]) -> bool:
-    try:
-        return same(expression.value(call), list(target))
-    except NoValue:
-        return False

@@ -24,6 +24,7 @@ from dreamgym.synthesis.expressions import (
     NoValue,
     Sum,
     Variable,
+    gives,
     parts_of,
 )
 from dreamgym.synthesis.paths import Bindings, IndexedState, bind, is_number
@@ -106,13 +107,13 @@ def _values(
         if isinstance(found, Calculation):
             yield found
         for one in _sums(calls, cyclic):
-            if _gives(one, calls, targets):
+            if gives(one, calls, targets):
                 yield one
     elif all(isinstance(target, list) for target in targets) and ("item",) not in calls[0].values:
         lists = [target for target in targets if isinstance(target, list)]
         for entities in collection_of(calls, lists, _names(cyclic)):
             listed = ForEach(entities, Variable(("item", calls[0].state.schema.collections[entities.collection].key)))
-            if _gives(listed, calls, targets):
+            if gives(listed, calls, targets):
                 yield listed
 
 
@@ -155,13 +156,6 @@ def _names(places: frozenset[tuple[str, str]]) -> frozenset[str]:
 def _is_named(call: Bindings, path: tuple[str, ...], field: str, entities: dict[str, JsonObject]) -> bool:
     value = call.values.get(path)
     return isinstance(value, str) and any(entity.get(field) == value for entity in entities.values())
-
-
-def _gives(expression: Expression, calls: Sequence[Bindings], targets: Sequence[JsonValue]) -> bool:
-    try:
-        return all(same(expression.value(call), target) for call, target in zip(calls, targets, strict=True))
-    except NoValue:
-        return False
 
 
 def _holds(derived: DerivedField, state: IndexedState) -> bool:

@@ -39,6 +39,7 @@ from dreamgym.synthesis.expressions import (
     Sum,
     Table,
     Variable,
+    gives,
     style_of,
 )
 from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_argument, is_number, rank
@@ -106,7 +107,7 @@ class ExpressionSearch:
             return Variable(chosen[0])
         if all(is_number(target) for target in targets):
             counts = (Sum(source) for source in self._sources)
-            if count := next((one for one in counts if self._gives(one, targets)), None):
+            if count := next((one for one in counts if gives(one, self.calls, targets)), None):
                 return count
         found = self._fallback(targets, name) or (None if in_text else self._composed(targets))
         if found is None and is_constant:
@@ -121,12 +122,6 @@ class ExpressionSearch:
             found = larger(self.calls, self.paths, targets, name) or first_entity(self.calls, targets)
             return found or table(self.calls, self.paths, targets, name)
         return found
-
-    def _gives(self, expression: Expression, targets: Sequence[JsonValue]) -> bool:
-        try:
-            return all(same(expression.value(call), target) for call, target in zip(self.calls, targets, strict=True))
-        except NoValue:
-            return False
 
     def _fallback(self, targets: Sequence[JsonValue], name: str) -> Expression | None:
         """An argument that some calls give, and something else for the others."""
