@@ -1,4 +1,4 @@
-"""A counter as a real environment, the same counter dreamed, and real servers around both."""
+"""A counter as a real environment, the same counter as a dream, and real servers for both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolC
 
 @asynccontextmanager
 async def told(url: str, **options: Any) -> AsyncIterator[Client]:
-    """A client of the SDK that is told reward and end, as a trainer is."""
+    """A client of the SDK that gets reward and end of an episode, as a trainer does."""
     async with (
         httpx2.AsyncClient(headers={"X-DreamGym-Tell": "reward"}, timeout=60) as http,
         Client(streamable_http_client(url, http_client=http), **options) as client,
@@ -65,8 +65,18 @@ def counter_spec(name: str = "counter", /, **fields: object) -> EnvironmentSpec:
     )
 
 
+class Someone:
+    """A client that is still connected or, if `gone`, has disconnected."""
+
+    def __init__(self, *, gone: bool = False) -> None:
+        self.gone = gone
+
+    async def is_disconnected(self) -> bool:
+        return self.gone
+
+
 class CounterEnvironment:
-    """The real thing. `jitter` makes a world that cannot be replayed."""
+    """The real counter. `salt` is added to its observations, so that a replay with another salt differs."""
 
     created: int = 0
 
@@ -98,14 +108,14 @@ class CounterEnvironment:
 
 
 def count_after(count: int, action: ToolCall) -> int:
-    """What the counter shows after the action."""
+    """Value of the counter after the action."""
     n = action.arguments.get("n", 0)
     assert isinstance(n, int)
     return count + n
 
 
 class CounterModel:
-    """Dreams the counter. `before` runs inside every prediction: to wait, to fail, to look around."""
+    """An experience model of the counter. `before` is called in every prediction; it may wait, fail or inspect."""
 
     name = "counter-model"
     demonstrations = 2
@@ -135,7 +145,7 @@ class CounterModel:
 
 
 class BreakableStore(MemoryEpisodeStore):
-    """Fails like a database that went away, while `broken`; its time is `later` than it was made."""
+    """A store that fails like a lost database while `broken`; its clock is ahead by `later`."""
 
     broken = False
     later = timedelta()
@@ -168,7 +178,7 @@ class Stage:
 
     @property
     def breakable(self) -> BreakableStore:
-        """The store, where it is one that breaks."""
+        """The episode store, which must be a `BreakableStore`."""
         assert isinstance(self.episodes, BreakableStore)
         return self.episodes
 

@@ -25,7 +25,10 @@ def curriculum(n: int, strategy: Strategy, **changes: object) -> Curriculum:
 
 
 def share_of_mixed_groups(strategy: Strategy, seed: int) -> float:
-    """Share of mixed outcomes in 100 updates of 8 groups of 8 on 400 tasks, for a policy that improves steadily."""
+    """Share of groups with a mixed outcome in 100 updates of 8 groups of 8.
+
+    The 400 tasks have known difficulties, and the policy gets better all the time.
+    """
     draw = random.Random(seed)
     difficulty = {task.id: draw.gauss(0, 4) for task in TASKS}
     chosen = Curriculum(TASKS, share=0, seed=seed, strategy=strategy)

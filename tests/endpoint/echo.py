@@ -1,4 +1,4 @@
-"""An environment of one tool that takes one text and says it back, and a tiny policy that knows its words."""
+"""An environment with one tool that repeats its text argument, and a tiny policy that knows its words."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SPEC = EnvironmentSpec(name="echo", tools_list=({"tools": [TOOL]},), max_steps=4
 
 
 class Echo:
-    """Says every command back: a tenth of a reward for each word, and an error where there is none.
+    """Repeats every command. Each word earns a reward of 0.1, and a command without words is an error.
 
     Args:
-        breaks: fails at every step.
+        breaks: whether every step fails.
     """
 
     def __init__(self, *, breaks: bool = False) -> None:
@@ -51,7 +51,7 @@ class Echo:
 
 
 async def tiny(folder: Path) -> tuple[TransformersPolicy, ChatCodec]:
-    """An untrained tiny policy: it says its few words at random."""
+    """Return an untrained tiny policy, which says its few words at random, and its codec."""
 
     async def says(first: StepResult, environment: Environment, seed: int) -> None:
         for words in ("red", "green blue", "white"):

@@ -1,4 +1,4 @@
-"""Policies that say what a test wants them to, in a language whose template knows tools, and agents that ask them."""
+"""A policy that says what a test wants, and a small tokenizer whose chat template knows tools."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ADD: JsonObject = {
 
 
 def byte_pairs(template: str = QWEN) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer that can write anything, with merges that a round trip through text does not keep."""
+    """Return a byte-level tokenizer for any text; decoding ids and encoding the text again can give other ids."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -82,19 +82,19 @@ CODEC = ChatCodec(TOKENIZER)
 
 
 def call(tool: str, /, **arguments: object) -> str:
-    """A tool call in the words of the template."""
+    """Return a tool call as the template writes it."""
     return f"<tool_call>\n{json.dumps({'name': tool, 'arguments': arguments})}\n</tool_call>"
 
 
 def spelled(text: str) -> list[int]:
-    """The ids of a text letter by letter, closed: a way to sample it that no tokenizer would choose."""
+    """Return the ids of a text letter by letter, plus the end token: ids that no tokenizer would choose."""
     return [*(id for letter in text for id in TOKENIZER(letter, add_special_tokens=False)["input_ids"]), 1]
 
 
 class Speaker:
-    """A policy that says what `say` makes of each prompt as text, letter by letter; it notes the batches.
+    """A policy that answers each prompt with `say(prompt)`, letter by letter, and records the batches.
 
-    Each token has a log-probability of its own, so that a list out of step is seen.
+    Each token has a different log-probability, so that a shifted list is noticed.
     """
 
     def __init__(self, say: Callable[[str], str]) -> None:
@@ -102,9 +102,9 @@ class Speaker:
         self.batches: list[list[list[int]]] = []
         self.seeds: list[list[int]] = []
         self.began = threading.Event()
-        """A batch was begun."""
+        """Set once a batch has begun."""
         self.open = threading.Event()
-        """Cleared, a batch does not come to its end."""
+        """While it is cleared, no batch ends."""
         self.open.set()
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:

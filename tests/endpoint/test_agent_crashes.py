@@ -1,4 +1,4 @@
-"""An episode in which the agent crashed is learned from where the policy's words were to blame, and only there."""
+"""An episode in which the agent crashed is used for training only if the policy's words were to blame."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def echo(**options: Any) -> Worlds:
 
 @asynccontextmanager
 async def at(worlds: Worlds, **options: Any) -> AsyncIterator[Play]:
-    """Lets an agent play one episode with a policy that always says the same."""
+    """Yield a function that lets an agent play one episode with a policy that always says the same."""
     async with served(worlds) as url:
 
         async def play(agent: Agent, says: str) -> Rollout:
@@ -64,7 +64,7 @@ def user(text: str) -> ChatCompletionMessageParam:
 
 
 async def strict(task: str, mcp_url: str, policy_url: str) -> str:
-    """Says the policy's words to the echo, insists that they are no question, and crashes where the tool does."""
+    """Send the policy's words to the echo; crash if they are a question or if the tool returns an error."""
     for _ in range(SPEC.max_steps):
         words = await ask(policy_url, user(task))
         if "?" in words:
@@ -77,7 +77,7 @@ async def strict(task: str, mcp_url: str, policy_url: str) -> str:
 
 
 async def limited(task: str, mcp_url: str, policy_url: str) -> str:
-    """A graph that stops itself, long before the environment would."""
+    """Run a graph that stops at its own recursion limit, long before the environment would."""
     from langchain.agents import create_agent
     from langchain_core._api import LangChainBetaWarning
     from langchain_openai import ChatOpenAI
@@ -94,11 +94,11 @@ async def limited(task: str, mcp_url: str, policy_url: str) -> str:
 
 
 def worth(rollout: Rollout) -> tuple[float | None, int]:
-    """Its reward, and how many conversations there are to learn from."""
+    """Return the reward, and the number of conversations to learn from."""
     return rollout.reward, len(rollout.segments)
 
 
-async def test_an_output_that_the_agent_rejects_ends_the_episode_with_what_it_had_earned() -> None:
+async def test_an_output_that_the_agent_rejects_ends_the_episode_with_the_reward_so_far() -> None:
     async with at(echo()) as play:
         assert worth(await play(strict, "who?")) == (0.0, 1)
 
@@ -113,7 +113,7 @@ async def test_an_output_that_the_agent_rejects_ends_the_episode_with_what_it_ha
     assert (rollout.success, rollout.actions) == (False, ['act{"command":"two words"}'])
 
 
-async def test_a_graph_that_reaches_its_recursion_limit_was_led_there_by_the_policy() -> None:
+async def test_a_graph_that_reaches_its_recursion_limit_is_a_failure_of_the_policy() -> None:
     async with at(counter()) as play:
         rollout = await play(limited, call("add", n=0))
     assert worth(rollout) == (0.0, 1)
@@ -132,7 +132,7 @@ async def test_calls_that_nobody_can_run_are_worth_nothing_in_any_framework(name
     assert summary([rollout], [0.0])["refused_share"] == (0.0 if was_heard else 1.0)
 
 
-async def test_a_refused_action_is_the_policys_and_an_unavailable_environment_is_not() -> None:
+async def test_a_refused_action_is_the_policys_fault_and_an_unavailable_environment_is_not() -> None:
     async with at(echo()) as play:
         assert worth(await play(strict, "")) == (0.0, 1)
     async with at(echo(breaks=True)) as play:
@@ -152,7 +152,7 @@ async def test_a_request_that_was_refused_gives_no_reward() -> None:
     assert "got role 'oracle'" in str(rollout.error)
 
 
-async def test_a_failure_of_what_the_agent_has_besides_gives_no_reward() -> None:
+async def test_a_failure_of_the_agents_own_resources_gives_no_reward() -> None:
     async def with_a_database(task: str, mcp_url: str, policy_url: str) -> str:
         await ask(policy_url, user(task))
         try:
@@ -166,7 +166,7 @@ async def test_a_failure_of_what_the_agent_has_besides_gives_no_reward() -> None
     assert rollout.reward is None
 
 
-async def test_an_agent_that_hangs_gives_no_reward_however_it_takes_being_stopped() -> None:
+async def test_an_agent_that_hangs_gives_no_reward_however_it_reacts_to_being_stopped() -> None:
     async def stubborn(task: str, mcp_url: str, policy_url: str) -> str:
         await ask(policy_url, user(task))
         try:
@@ -180,7 +180,7 @@ async def test_an_agent_that_hangs_gives_no_reward_however_it_takes_being_stoppe
     assert rollout.error == "the agent was stopped after 2 s, before its episode was over"
 
 
-async def test_each_kind_of_crash_that_counts_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_kind_of_crash_that_counts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     numbers = itertools.count()
     async with served(echo()) as url:
         player = AgentPlayer(strict, Speaker(lambda _: f"who {next(numbers)}?"), CODEC, url=url, env="echo")

@@ -1,4 +1,4 @@
-"""Agents of other people's play a policy's episodes through a real server, unchanged, and every token is kept."""
+"""Unchanged third-party agents play a policy's episodes through a real server, and every token is kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Play = Callable[..., Awaitable[list[Rollout]]]
 async def stage(
     agent: Agent, policy: Policy, codec: Any = CODEC, *, worlds: Worlds, **options: Any
 ) -> AsyncIterator[Play]:
-    """A server, and a way to let the agent play `n` episodes of the first task there."""
+    """Start a server; yield a function that lets the agent play `n` episodes of the first task there."""
     place = Stage(MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
     async with place.serve(worlds) as (url, _):
         player = AgentPlayer(agent, policy, codec, url=url, env=worlds.spec.name, **options)
@@ -76,7 +76,7 @@ async def test_an_agent_plays_unchanged_and_its_conversation_is_one_segment(name
     (segment,) = rollout.segments
     said = [call("add", n=5) + "<|im_end|>", "Five more.\n" + call("add", n=5) + "<|im_end|>"]
     assert [TOKENIZER.decode(turn) for turn in turns(segment)] == said
-    # each prompt was the one before, grown: no token that was asked with differs from what is recorded
+    # each prompt begins the recorded segment: the recorded tokens are those that the policy was asked with
     prompts = [prompt for batch in speaker.batches for prompt in batch]
     assert [segment.ids[: len(prompt)] for prompt in prompts] == prompts
     assert segment.rewards == [0.0] * (len(segment.rewards) - 1) + [1.0]
@@ -157,7 +157,7 @@ async def test_an_agent_that_rewrites_its_history_yields_a_segment_each_time() -
     speaker = Speaker(lambda prompt: f"{prompt.count('note')} notes")
 
     async def forgetful(task: str, mcp_url: str, policy_url: str) -> str:
-        """Starts anew from its notes for each question."""
+        """Ask each question in a new conversation that contains only its notes."""
         notes = [task]
         async with AsyncOpenAI(base_url=policy_url, api_key="none") as client:
             for _ in range(3):
@@ -213,7 +213,7 @@ async def test_an_agent_that_fails_loses_its_episode_and_no_other(broken: Agent,
     assert first.reward == third.reward == 1.0
 
 
-async def test_an_agent_that_crashes_once_its_episode_is_over_has_the_reward_all_the_same() -> None:
+async def test_an_agent_that_crashes_after_the_end_of_its_episode_keeps_the_reward() -> None:
     react = load_agent("react")
 
     async def clumsy(task: str, mcp_url: str, policy_url: str) -> str:

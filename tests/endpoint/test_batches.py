@@ -1,4 +1,4 @@
-"""Who asks at the same time is sampled together, with its own answer; a policy under way is never left alone."""
+"""Prompts that wait at the same time are sampled in one batch; a batch under way is always waited for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Doubling:
-    """Says each prompt twice; odd seeds are too much for it."""
+    """A policy that says each prompt twice, and fails for an odd seed."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -53,7 +53,7 @@ async def test_episodes_that_come_back_from_one_batch_meet_in_the_next_and_those
     assert policy.sizes == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
-async def test_who_comes_while_a_batch_is_under_way_waits_for_the_next() -> None:
+async def test_a_prompt_that_comes_while_a_batch_is_under_way_waits_for_the_next() -> None:
     policy = Doubling()
     batches = Batches(policy)
     policy.may_end.clear()
@@ -69,7 +69,7 @@ async def test_who_comes_while_a_batch_is_under_way_waits_for_the_next() -> None
     assert policy.sizes == [1, 5]
 
 
-async def test_a_policy_that_failed_tells_its_batch_and_is_not_asked_again() -> None:
+async def test_a_failed_policy_fails_its_whole_batch_and_is_not_asked_again() -> None:
     policy = Doubling()
     batches = Batches(policy)
     batches.expect(2)
@@ -83,7 +83,7 @@ async def test_a_policy_that_failed_tells_its_batch_and_is_not_asked_again() -> 
     assert isinstance(batches.failure, ValueError)
 
 
-async def test_the_end_awaits_the_batch_under_way_since_its_policy_is_about_to_change() -> None:
+async def test_the_end_waits_for_the_batch_under_way_before_the_policy_changes() -> None:
     policy = Doubling()
     batches = Batches(policy)
     policy.may_end.clear()

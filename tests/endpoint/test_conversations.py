@@ -1,4 +1,4 @@
-"""A conversation that only grows is one segment; its tokens are those that were sampled, and each is made once."""
+"""A conversation that only grows is one segment of the tokens that were sampled; nothing is encoded twice."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_growing_conversation_is_one_segment_that_reads_as_the_template_render
         {"tool_calls": [{"function": {"name": "add", "arguments": {"n": 1, "b": [1]}}}]},
     ],
 )
-def test_an_answer_is_known_in_whatever_form_a_client_sends_it_back(echo: JsonObject) -> None:
+def test_an_answer_is_recognised_in_whatever_form_a_client_sends_it_back(echo: JsonObject) -> None:
     talk = Talk(Conversations(CODEC), USER)
     talk.say(call("add", n=1, b=[1]))
     talk.messages[-1].update(echo)
@@ -122,7 +122,7 @@ def test_an_answer_is_known_in_whatever_form_a_client_sends_it_back(echo: JsonOb
     assert len(talk.conversations.segments) == 1
 
 
-def test_a_system_message_may_be_the_developers_and_parts_are_text() -> None:
+def test_a_developer_message_equals_a_system_message_and_text_parts_equal_a_text() -> None:
     conversations = Conversations(CODEC)
     talk = Talk(conversations, {"role": "system", "content": "Be brief."}, USER)
     talk.say("one")
@@ -186,7 +186,7 @@ def test_parallel_conversations_of_one_episode_each_go_on_in_their_own_segment()
     assert [segment.mask.count(1) for segment in conversations.segments] == [3 * len(spelled(call("add", n=0)))] * 2
 
 
-def test_who_goes_back_to_an_earlier_answer_begins_a_segment_with_the_very_tokens_up_to_there() -> None:
+def test_going_back_to_an_earlier_answer_begins_a_segment_with_the_same_tokens_up_to_it() -> None:
     talk = Talk(Conversations(CODEC), USER)
     talk.say(call("add", n=1))
     earlier = Talk(talk.conversations, *talk.messages)
@@ -234,7 +234,7 @@ def test_a_malformed_call_stays_in_the_record_as_it_was_sampled() -> None:
         ([USER, {"role": "assistant", "tool_calls": ["add"]}, tool("1")], "'tool_calls'"),
     ],
 )
-def test_what_a_policy_cannot_read_is_refused(messages: list[JsonObject], reason: str) -> None:
+def test_messages_that_a_policy_cannot_read_are_refused(messages: list[JsonObject], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         Conversations(CODEC).prompt(messages, [ADD])
 
@@ -246,7 +246,7 @@ def test_a_template_that_refuses_a_conversation_says_why() -> None:
         Conversations(strict).prompt([USER], [])
 
 
-def test_a_template_knows_tools_where_it_shows_them_and_their_calls() -> None:
+def test_a_template_knows_tools_if_it_shows_them_and_their_calls() -> None:
     assert CODEC.knows_tools
     assert not ChatCodec(byte_pairs(CODED)).knows_tools
     assert not ChatCodec(byte_pairs(QWEN.replace("tool_call>", "invoke>"))).knows_tools

@@ -30,7 +30,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def test_an_unchanged_agent_shows_the_states_that_the_policy_sees_by_itself(base: Path) -> None:
+async def test_an_unchanged_agent_shows_the_states_that_the_policy_sees_without_an_agent(base: Path) -> None:
     policy, codec = load_policy(base)
     task = SPEC.tasks[0]
     place = Stage(MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
@@ -55,7 +55,7 @@ class Recalled:
 
 
 async def alone(codec: PolicyCodec, choices: list[int]) -> Recalled:
-    """The same choices without an agent."""
+    """Play the same choices without an agent, and return the policy."""
     policy = Recalled(choices)
     player = TokenPlayer(policy, codec, SPEC, lambda version, group: Desks())
     (played,) = await player.play([SPEC.tasks[0]], groups=[""], seeds=[0], version=0, sampling_seed=0)
@@ -63,7 +63,7 @@ async def alone(codec: PolicyCodec, choices: list[int]) -> Recalled:
     return policy
 
 
-async def test_a_request_that_is_no_episode_of_its_environment_is_refused(base: Path) -> None:
+async def test_a_request_that_does_not_fit_an_episode_of_the_environment_is_refused(base: Path) -> None:
     codec = load_codec(base)
     conversations = codec.conversations()
     assert isinstance(conversations, PointerConversations)

@@ -1,4 +1,4 @@
-"""The endpoint as its clients see it, many at once, and what it keeps of them."""
+"""The policy endpoint as its clients see it, many of them at once, and the segments that it records."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ async def ask(client: AsyncOpenAI, messages: Sequence[Any], **options: Any) -> A
 
 
 def counts(prompt: str) -> str:
-    """Calls until it has counted to two, then says so."""
+    """Call `add` until the prompt has two tool responses, then say `done`."""
     n = prompt.count("<tool_response>")
     return call("add", n=n) if n < 2 else "done"
 
 
-async def test_two_calls_of_a_conversation_are_one_segment_with_what_was_heard_in_between() -> None:
+async def test_two_calls_of_a_conversation_are_one_segment_with_the_messages_in_between() -> None:
     async with serving(counts) as (endpoint, speaker):
         session = endpoint.open(seed=7)
         async with client_of(session) as client:
@@ -154,7 +154,7 @@ async def test_a_conversation_without_room_is_ended_and_another_of_the_episode_g
         assert len(endpoint.close(session)) == len(speaker.batches) == 1
 
 
-async def test_an_answer_that_was_cut_says_so() -> None:
+async def test_a_cut_answer_has_the_finish_reason_length() -> None:
     class Cut(Speaker):
         def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
             return [Generation(one.ids[:-1], one.logprobs[:-1]) for one in super().generate(prompts_B, seeds_B=seeds_B)]
@@ -187,14 +187,14 @@ async def test_requests_that_cannot_be_answered_are_refused_with_a_reason() -> N
         assert speaker.batches == []
 
 
-async def test_a_policy_that_fails_is_told_to_all_who_wait_and_to_the_trainer() -> None:
+async def test_the_failure_of_a_policy_reaches_all_waiting_clients_and_the_trainer() -> None:
     def broken(prompt: str) -> str:
         raise RuntimeError("out of memory")
 
     async with serving(broken) as (endpoint, speaker):
         sessions = [endpoint.open(seed=n) for n in range(2)]
         async with client_of(sessions[0]) as one, client_of(sessions[1]) as other:
-            # asked once each, though the client would retry after a server's error
+            # each question is asked once, although the clients would retry after a server error
             retrying = [client.with_options(max_retries=2) for client in (one, other)]
             told = await asyncio.gather(*(ask(client, [USER]) for client in retrying), return_exceptions=True)
         assert all(isinstance(error, InternalServerError) for error in told)
@@ -220,7 +220,7 @@ async def test_an_answer_that_nobody_waits_for_is_not_recorded() -> None:
         assert len(endpoint.close(session)) == 1
 
 
-async def test_an_episode_that_is_closed_hears_nothing_more() -> None:
+async def test_a_late_answer_to_a_closed_episode_is_discarded() -> None:
     async with serving(counts) as (endpoint, speaker):
         session = endpoint.open(seed=0)
         async with client_of(session) as client:
@@ -234,7 +234,7 @@ async def test_an_episode_that_is_closed_hears_nothing_more() -> None:
         assert segments == []
 
 
-async def test_a_template_that_knows_no_tools_refuses_several_with_a_reason() -> None:
+async def test_a_template_without_tools_refuses_several_tools_with_a_reason() -> None:
     act, add = openai_tool(ACT), openai_tool(ADD)
     wordless = ChatCodec(byte_pairs("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"))
     async with PolicyEndpoint(Speaker(lambda prompt: "say red"), wordless) as endpoint:

@@ -1,4 +1,4 @@
-"""The real tokenizer of a small Qwen, where it is installed: its own template, its own special tokens."""
+"""The real tokenizer of a small Qwen model, if it is installed: its own template and special tokens."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ async def replayed(agent: Agent, *recordings: Trajectory) -> list[Segment]:
 
 
 class Adder:
-    """Adds five to whatever it is shown."""
+    """A policy that adds five, whatever it is shown."""
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
         said = tuple(CODEC.answer(call("add", n=5)))
@@ -48,7 +48,7 @@ class Adder:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-async def test_what_is_learned_from_is_token_for_token_what_the_agent_shows_its_policy_in_play(name: str) -> None:
+async def test_replayed_conversations_equal_those_of_the_agents_own_play_token_for_token(name: str) -> None:
     recordings = [await recorded(0, 5, 5), await recorded(1, 5, 5)]
     segments = await replayed(load_agent(name), *recordings)
     async with served(RealWorlds(COUNTER, lambda: CounterEnvironment(COUNTER))) as url:
@@ -75,7 +75,7 @@ async def test_the_answer_that_ended_a_recording_is_the_last_thing_said() -> Non
     assert TOKENIZER.decode(segment.completion_ids).endswith("It is four.<|im_end|>")
 
 
-async def test_a_recording_that_the_door_would_not_let_through_is_left_out() -> None:
+async def test_a_recording_with_a_call_that_the_server_refuses_is_left_out() -> None:
     forbidden = (await recorded(0, 5, 5)).model_dump()
     forbidden["transitions"][0]["action"]["arguments"] = {"n": -5}
     segments = await replayed(load_agent("react"), Trajectory.model_validate(forbidden), await recorded(1, 9))

@@ -1,4 +1,4 @@
-"""What a policy's words mean: a call, several, or text."""
+"""The meaning of a policy's words: one call, several calls, or text."""
 
 import json
 
@@ -43,12 +43,12 @@ def test_a_call_written_as_the_template_writes_it_is_read_back(arguments: dict[s
 
 @given(arguments=st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=8), values, max_size=3))
 @example(arguments={"n": "</tool_call>", "</tool_call>": "<tool_call>"})
-def test_a_call_put_into_words_is_read_back_whatever_its_arguments_say(arguments: dict[str, JsonValue]) -> None:
+def test_a_call_put_into_words_is_read_back_whatever_its_arguments_contain(arguments: dict[str, JsonValue]) -> None:
     made = ToolCall(name="add", arguments=arguments)
     assert read(call_as_text(made, knows_tools=True)) == Reply(tool_calls=(made,))
 
 
-def test_a_call_is_worded_as_the_templates_word_it() -> None:
+def test_a_call_is_written_as_the_templates_write_it() -> None:
     assert call_as_text(ToolCall(name="add", arguments={"n": 5}), knows_tools=True) == call("add", n=5)
     made = ToolCall(name="act", arguments={"command": "move north"})
     assert call_as_text(made, knows_tools=False) == "move north"
@@ -95,7 +95,7 @@ def test_a_malformed_call_is_the_text_that_was_written(malformed: str) -> None:
 
 
 @given(st.text())
-def test_any_words_have_a_meaning(words: str) -> None:
+def test_any_words_are_calls_or_stay_text(words: str) -> None:
     said = read(words)
     assert said.tool_calls or said.text == words
 
@@ -104,7 +104,7 @@ def test_without_tools_every_word_is_text() -> None:
     assert reply_of(call("add"), [], knows_tools=True) == Reply(text=call("add"))
 
 
-def test_a_template_without_tools_acts_by_the_one_text_of_the_one_tool() -> None:
+def test_without_tools_in_the_template_the_words_are_the_argument_of_the_only_tool() -> None:
     assert reply_of("say red", [ACT], knows_tools=False) == Reply(
         tool_calls=(ToolCall(name="act", arguments={"command": "say red"}),)
     )
@@ -125,7 +125,7 @@ def asking(parameters: JsonValue) -> tuple[EnvironmentSpec, JsonObject]:
 @pytest.mark.parametrize(
     "parameters", [{"properties": Q, "required": ["q"]}, {"properties": Q}, {"properties": Q, "required": []}]
 )
-def test_a_text_is_the_whole_action_of_a_tool_that_takes_nothing_else_with_an_agent_and_without(
+def test_a_text_is_an_action_of_a_tool_with_only_a_text_argument_with_or_without_an_agent(
     parameters: JsonObject,
 ) -> None:
     spec, offered = asking(parameters)
@@ -151,7 +151,7 @@ def test_a_text_is_the_whole_action_of_a_tool_that_takes_nothing_else_with_an_ag
     ],
     ids=["one required, one optional", "optional number", "two", "two required", "a number", "none", "no schema"],
 )
-def test_a_text_is_no_action_of_a_tool_that_takes_anything_else_with_an_agent_and_without(
+def test_a_text_is_not_an_action_of_a_tool_with_other_arguments_with_or_without_an_agent(
     parameters: JsonObject | None,
 ) -> None:
     spec, offered = asking(parameters)
@@ -169,7 +169,7 @@ def test_tools_that_a_template_cannot_show_are_refused_with_their_names() -> Non
         check_tools([ACT, ADD], knows_tools=False)
 
 
-def test_a_conversation_without_tools_has_calls_as_words_and_answers_as_the_users() -> None:
+def test_a_conversation_without_tools_has_calls_as_words_and_tool_answers_as_user_messages() -> None:
     function: JsonObject = {"name": "act", "arguments": {"command": "say red"}}
     assert without_tool_calls(
         [

@@ -1,4 +1,4 @@
-"""ALFWorld's recorded episodes and their games, where this machine has them: ALFWORLD_DATA, or shared/data/alfworld."""
+"""ALFWorld's recorded episodes and their games, if this machine has them: shared/data/alfworld, or ALFWORLD_DATA."""
 
 import json
 import lzma
@@ -18,7 +18,7 @@ _GAME = re.compile(r'"game": ?"([^"]+)"')
 
 
 def episodes() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every recorded episode, and the packed row of its game."""
+    """Yield every recorded episode with the packed row of its game."""
     recorded: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for file in FILES:
         with lzma.open(file, "rt", encoding="utf-8") as lines:

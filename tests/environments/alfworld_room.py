@@ -94,7 +94,7 @@ def row(number: int, floor_plan: int, task_type: str = SIMPLE) -> dict[str, Json
 
 
 def pack(folder: Path, rows: Sequence[dict[str, JsonValue]], source: str = "train") -> Path:
-    """A folder of packed rows."""
+    """Write packed rows into a folder, and return it."""
     folder.mkdir(exist_ok=True)
     text = "".join(json.dumps(one) + "\n" for one in rows)
     (folder / f"{source}.jsonl.xz").write_bytes(lzma.compress(text.encode()))
@@ -102,7 +102,7 @@ def pack(folder: Path, rows: Sequence[dict[str, JsonValue]], source: str = "trai
 
 
 def unpack(folder: Path, source: str, number: int, floor_plan: int, **game: JsonValue) -> Path:
-    """One trial of the official download, with a game file of the old grammar."""
+    """Write one trial as in the official download, with a game file of the old grammar; return its folder."""
     packed = row(number, floor_plan)
     trial = folder / "json_2.1.1" / source / str(packed["game"])
     trial.mkdir(parents=True)

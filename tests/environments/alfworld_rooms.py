@@ -1,4 +1,4 @@
-"""Some invented rooms of ALFWorld, played at random: recordings to dream from, and other play to compare with."""
+"""Invented rooms of ALFWorld and play in them: recordings for a dream, and other play to compare it with."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -34,7 +34,7 @@ CHANGES = (
     (("(:init", CUP), (MUG_IN, "(inReceptacle Mug_bar_1 Drawer_bar_2)")),
     (("(receptacleAtLocation Drawer_bar_2 loc_bar_3)", "(receptacleAtLocation Drawer_bar_2 loc_bar_2)"),),
 )
-"""What each room has otherwise than the invented one."""
+"""For each room, the replacements in the text of the invented room (`alfworld_room`)."""
 
 
 @cache
@@ -49,12 +49,12 @@ def rooms() -> Alfworld:
         rows.append({**row(number, number + 1, task_type), "pddl_problem": text})
     folder = TemporaryDirectory()
     real = alfworld({"data": str(pack(Path(folder.name), rows)), "cache": folder.name})
-    real.folder = folder  # type: ignore[attr-defined]  # it goes when the environment does
+    real.folder = folder  # type: ignore[attr-defined]  # deletes the folder together with the environment
     return real
 
 
 async def played(behaviour: str, episodes: int, first_seed: int = 0) -> list[Trajectory]:
-    """So many episodes in each room."""
+    """Play this number of episodes in each room."""
     real, made = rooms(), list[Trajectory]()
     environment = real.create()
     for task in real.tasks("train"):

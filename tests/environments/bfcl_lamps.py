@@ -1,4 +1,4 @@
-"""An invented API class in the benchmark's way, with its docs and one conversation, for tests without the package."""
+"""An invented API class in the style of BFCL, with its docs and one conversation, for tests without the package."""
 
 from decimal import getcontext
 
@@ -9,7 +9,7 @@ from dreamgym.types import JsonObject
 
 
 class Lamps:
-    """Lamps by their name, and a log that nobody compares."""
+    """Lamps by name, a count of presses, and a private log that is never compared."""
 
     def __init__(self) -> None:
         self.lamps: dict[str, dict[str, object]] = {}
@@ -45,7 +45,7 @@ class Lamps:
 
 
 def doc(name: str, response: JsonObject | None = None, **parameters: JsonObject) -> JsonObject:
-    """A function as the benchmark describes one; each parameter without a default is required."""
+    """Describe a function as BFCL does; each parameter without a default is required."""
     required = [one for one, described in parameters.items() if "default" not in described]
     return {
         "name": name,
@@ -83,7 +83,7 @@ SYSTEMS = {
 
 
 def lamp_suite() -> Suite:
-    """The one conversation: `press('red')`, then `count()`."""
+    """Return a suite of one conversation, whose ground truth is `press('red')`, then `count()`."""
     parameters = {str(one["name"]): parameters_of(one) for one in DOCS}
     conversation = conversation_of(CONVERSATION, [["press('red')"], ["count()"]], parameters)
     return Suite({conversation.id: conversation}, {"Lamps": DOCS}, lambda _: Lamps())

@@ -1,9 +1,9 @@
-"""A counter as an MCP server over stdio, by hand: `python counter_server.py [FAULT]`.
+"""A counter as an MCP server over stdio, written without the SDK: `python counter_server.py [FAULT]`.
 
-It is the one of mcp_counter.py, and starts in a tenth of the time that the SDK takes to be imported.
+It behaves like mcp_counter.py, and starts in a tenth of the time that importing the SDK takes.
 
-Faults: in the call of `add` it `dies`, `hangs`, or `interrupts` whoever started it and hangs; `chats` writes a line
-that is no message when it starts.
+FAULT is what happens in a call of `add`: the server `dies`, `hangs`, or `interrupts` its parent process and hangs. With
+`chats`, it instead writes a line that is not a message when it starts.
 """
 
 import json
@@ -39,7 +39,7 @@ class Counter:
         self._count = 0
 
     def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        """The result of a request; None: there is none. Raises KeyError for what it does not know."""
+        """Return the result of a request, or None for no answer. Raises KeyError for an unknown method or tool."""
         if method == "initialize":
             server = {"name": "counter", "version": "1"}
             return {

@@ -1,4 +1,4 @@
-"""A counter as an MCP server on the SDK's low level; over stdio: `python mcp_counter.py`."""
+"""A counter as an MCP server, with the SDK's low-level API; over stdio: `python mcp_counter.py`."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The engine of ALFWorld's package on an invented room, and on recorded games where the user has them."""
+"""The engine of ALFWorld's package in an invented room, and in recorded games if this machine has them."""
 
 import asyncio
 import importlib
@@ -61,7 +61,7 @@ async def test_the_room_keeps_the_contract_of_an_environment(room: Alfworld) -> 
     await check_environment(room.create, room.tasks("train")[:2], deterministic=True)
 
 
-async def test_an_episode_tells_what_lies_where_and_ends_with_the_task(room: Alfworld) -> None:
+async def test_an_episode_shows_where_things_lie_and_ends_with_the_task(room: Alfworld) -> None:
     environment = room.create()
     task = room.tasks("train")[0]
     start = await environment.reset(task)
@@ -114,7 +114,7 @@ async def test_more_episodes_than_a_worker_holds_go_on_side_by_side(room: Alfwor
         await environment.close()
 
 
-async def test_an_episode_goes_on_where_its_worker_was_killed_between_two_steps(room: Alfworld) -> None:
+async def test_an_episode_goes_on_after_its_worker_was_killed_between_two_steps(room: Alfworld) -> None:
     environment = room.create()
     await environment.reset(room.tasks("train")[0])
     await say(environment, *WAY[:3])

@@ -1,4 +1,4 @@
-"""ALFWorld's data as the user has it, and what is wrong with it; needs neither the package nor the data."""
+"""ALFWorld's data in the forms that users have, and errors for bad data; needs neither the package nor the data."""
 
 import sys
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_a_game_file_without_a_wording_of_its_own_takes_one_of_its_type(tmp_path
     assert task.instruction.removeprefix("Your task is to: ").removesuffix(".") in wordings
 
 
-def test_unsolvable_games_and_trials_that_are_no_text_games_are_left_out(tmp_path: Path) -> None:
+def test_unsolvable_games_and_trials_that_are_not_text_games_are_left_out(tmp_path: Path) -> None:
     unpack(tmp_path / "data", "train", 1, 1)
     unpack(tmp_path / "data", "train", 2, 1, solvable=False)
     sliced = unpack(tmp_path / "data", "train", 3, 1)
@@ -63,7 +63,7 @@ def test_unsolvable_games_and_trials_that_are_no_text_games_are_left_out(tmp_pat
     assert len(games(tmp_path / "data").tasks("train")) == 1
 
 
-def test_a_half_downloaded_folder_says_how_to_finish_it(tmp_path: Path) -> None:
+def test_a_half_downloaded_folder_is_refused_with_a_way_to_finish_it(tmp_path: Path) -> None:
     unpack(tmp_path / "data", "train", 1, 1)
     (unpack(tmp_path / "data", "train", 2, 1) / "game.tw-pddl").unlink()
     with pytest.raises(
@@ -112,7 +112,9 @@ def test_changed_data_are_read_again_and_unchanged_data_are_not(tmp_path: Path) 
     assert len(games(data).tasks("train")) == 2
 
 
-def test_a_folder_that_holds_no_games_names_what_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_games_is_refused_with_a_way_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InvalidInput, match=r"expected a folder json_2.1.1, or train.jsonl.xz.*`alfworld-download`"):
         games(tmp_path)
     with pytest.raises(InvalidInput, match="does not exist: run `alfworld-download` to get"):
@@ -156,7 +158,7 @@ def test_every_wording_of_a_task_is_understood(task_type: str, number: int) -> N
         HouseholdGoal("Win.")
 
 
-def test_the_planner_is_asked_about_what_a_task_needs_alone() -> None:
+def test_the_planner_gets_only_the_facts_that_a_task_needs() -> None:
     plain, hot = narrowed(problem(SIMPLE)), narrowed(problem(HOT))
     for needed in ("(inReceptacle Mug_bar_1 Drawer_bar_1)", "(openable Drawer_bar_1)", "(canContain DeskType MugType)"):
         assert needed in plain
@@ -169,7 +171,7 @@ def test_the_planner_is_asked_about_what_a_task_needs_alone() -> None:
     assert plain.partition("(:goal")[2] == problem(SIMPLE).partition("(:goal")[2]
 
 
-def test_the_searcher_goes_on_from_what_it_reads_alone() -> None:
+def test_the_searcher_solves_a_task_from_its_observations_alone() -> None:
     player = HouseholdPlayer(HouseholdGoal("put a hot mug in desk"), Random(0))
     player.see(StepResult(observation=START), "")
     told = {

@@ -1,4 +1,4 @@
-"""Goals of ALFWorld that nobody recorded: decided on the state, tried in the dream, true in the game."""
+"""New goals of ALFWorld, in no recording: a check on the state decides them, in the dream as in the game."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ GOALS = AlfworldGoals()
 def state(
     things: dict[str, list[str]], *, held: str | None = None, at: str | None = None, **looks: dict[str, bool]
 ) -> JsonObject:
-    """A room: where each thing lies, and how some look."""
+    """Return the state of a room: where each thing lies, and which things are hot, cool, clean, sliced or on."""
     names = {place for where in things.values() for place in where} | ({at} if at else set())
     places: JsonObject = {
         name: {"place": name, "kind": name.split()[0], "openable": None, "open": None, "seen": True, "beside": []}
@@ -59,7 +59,7 @@ LOOK = "Your task is to: look at mug under the desklamp."
 START = {"mug 1": ["shelf 1"], "mug 12": ["shelf 1"], "cup 1": ["desk 1"], "desklamp 1": ["desk 1"]}
 
 
-def test_a_thing_whose_name_begins_another_name_is_no_such_thing() -> None:
+def test_a_name_does_not_match_a_longer_name_that_begins_with_it() -> None:
     start = state({**START, "cupboard 1": ["desk 1"], "mugrack 1": ["desk 1"]})
     moved: Any = state({**START, "mugrack 1": ["desk 1"]}, mugrack_1={"clean": True})
     assert not holds(PUT, start, moved)
@@ -70,14 +70,14 @@ def test_a_thing_whose_name_begins_another_name_is_no_such_thing() -> None:
     assert not holds(PUT, start, other_desk)
 
 
-def test_two_things_lie_in_one_place() -> None:
+def test_a_goal_of_two_things_requires_both_in_one_place() -> None:
     start = state({**START, "pen 1": ["desk 2"]})
     assert not holds(TWO, start, state({**START, "mug 1": ["desk 1"], "mug 12": ["desk 2"]}))
     assert not holds(TWO, start, state({**START, "mug 1": ["desk 1"], "cup 1": ["desk 1"]}))
     assert holds(TWO, start, state({**START, "mug 1": ["desk 2"], "mug 12": ["desk 2"]}))
 
 
-def test_a_thing_is_looked_at_in_hand_where_the_lamp_is_on() -> None:
+def test_a_thing_is_looked_at_if_it_is_held_beside_a_lamp_that_is_on() -> None:
     start, on = state(START), {"on": True}
     assert holds(LOOK, start, state(START, held="mug 12", at="desk 1", desklamp_1=on))
     assert not holds(LOOK, start, state(START, held="cup 1", at="desk 1", desklamp_1=on))
@@ -90,8 +90,8 @@ def test_a_thing_is_looked_at_in_hand_where_the_lamp_is_on() -> None:
     [
         "Tidy up.",  # not in the environment's words
         "Your task is to: look at mug under the floorlamp.",  # nobody has seen such a lamp
-        "Your task is to: put two cup in desk.",  # there is one
-        "Your task is to: put a mug in fridge.",  # there is none
+        "Your task is to: put two cup in desk.",  # the room has only one cup
+        "Your task is to: put a mug in fridge.",  # the room has no fridge
     ],
 )
 def test_a_goal_that_no_state_of_the_room_can_decide_has_no_check(instruction: str) -> None:
@@ -131,7 +131,7 @@ async def test_new_goals_of_a_recorded_room_are_reached_in_the_game_too(known: O
 
 
 async def is_reached(task: Task, known: ObjectWorlds) -> bool:
-    """True if the plan that reached the goal in the dream reaches it in the game, as the reader sees that."""
+    """True if the dream's plan for the goal also reaches it in the game, judged by the reader's state."""
     real, episode = rooms(), known.episode(task)
     assert episode is not None
     assert not episode.is_accomplished, "it holds at the start"
@@ -191,7 +191,7 @@ async def test_a_room_recorded_too_thinly_for_any_goal_is_named(recorded: list[T
     assert "could be reached in the dream" in failures[0]
 
 
-async def test_an_environment_without_goals_is_not_varied_by_them(recorded: list[Trajectory]) -> None:
+async def test_an_environment_without_goals_has_no_goal_variation(recorded: list[Trajectory]) -> None:
     assert goal_variation(rooms().spec, ObjectWorlds.of(recorded[:2], rooms().reader)) is None
     assert goal_variation(rooms().spec, None) is None
 

@@ -1,4 +1,4 @@
-"""A dream of ALFWorld from recordings alone: what it answers is what the game answers."""
+"""A dream of ALFWorld from recordings alone gives the answers that the game gives."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ def recorded() -> list[Trajectory]:
 
 @pytest.fixture(scope="module")
 def buffer(recorded: list[Trajectory]) -> MemoryBuffer:
-    """The recordings, from which is learned once."""
+    """A buffer of the recordings, shared by the tests so that the dream learns from it only once."""
     filled = MemoryBuffer(TrigramEncoder())
     asyncio.run(filled.add(recorded))
     return filled
@@ -52,7 +52,11 @@ async def tier_of_look(dream: DreamEnvironment) -> Tier:
 
 
 async def played_along(dream: DreamEnvironment, trajectories: Sequence[Trajectory]) -> tuple[int, int, list[str]]:
-    """(answers, those as in reality, ids of the episodes that ended otherwise) of the same commands in a dream."""
+    """Repeat recorded commands in a dream.
+
+    Returns:
+        The number of answers, how many of them are as recorded, and the ids of the episodes that ended differently.
+    """
     count, right, otherwise = 0, 0, []
     for trajectory in trajectories:
         result = await dream.reset(trajectory.task)
@@ -78,7 +82,7 @@ async def test_other_play_in_a_dream_of_recorded_rooms_is_answered_as_the_game_a
     assert otherwise == []
 
 
-async def test_a_player_wins_in_the_dream_by_the_task_itself(dream: DreamEnvironment) -> None:
+async def test_a_player_wins_in_the_dream_by_the_check_of_the_task(dream: DreamEnvironment) -> None:
     real = rooms()
     for task in real.tasks("train"):
         episode = await play(dream, task, real.behaviours["handcoded"], spec=real.spec, seed=1, source=Source.SYNTHETIC)
@@ -123,7 +127,7 @@ async def test_a_room_whose_recordings_contradict_each_other_is_named_and_left_o
 
 
 class CountingBuffer(MemoryBuffer):
-    """A buffer that counts its questions."""
+    """A buffer that counts its queries."""
 
     asked = 0
 
@@ -153,7 +157,7 @@ async def test_a_step_asks_no_store_and_an_episode_asks_only_if_something_is_new
         assert buffer.asked - before == (2 if number == 0 else 1)
 
 
-async def test_what_no_rule_answers_is_answered_by_the_next_tier_and_read_into_the_state(
+async def test_an_action_without_a_rule_is_answered_by_the_next_tier_and_read_into_the_state(
     dream: DreamEnvironment,
 ) -> None:
     (task, *_) = rooms().tasks("train")
@@ -183,7 +187,7 @@ async def test_a_task_whose_goal_no_state_can_decide_is_named_and_has_no_reward(
     assert episode.reward is None
 
 
-async def test_a_refused_way_tells_that_two_places_are_at_one_spot(recorded: list[Trajectory]) -> None:
+async def test_a_refused_walk_shows_that_two_places_are_at_one_spot(recorded: list[Trajectory]) -> None:
     known = ObjectWorlds.of(recorded, rooms().reader, rooms().goals)
     crowded = rooms().tasks("train")
     beside = {task.id: known.worlds[task.id].start["places"]["drawer 1"]["beside"] for task in crowded}  # type: ignore[index,call-overload]

@@ -1,4 +1,4 @@
-"""The pure-Python engine of ALFWorld: the rules on an invented room, and step by step against the package's."""
+"""The pure-Python engine of ALFWorld: its rules in an invented room, and equality with the package's engine."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def own(folder: Path, rows: Sequence[JsonObject], engine: str = "own") -> Alfwor
 
 
 def changed(old: str, new: str) -> HouseholdPlay:
-    """The invented room with one more or another fact."""
+    """Return play of the invented room, with `old` in its problem replaced by `new`."""
     assert old in problem(SIMPLE)
     return HouseholdPlay(HouseholdGame.of(problem(SIMPLE).replace(old, new)))
 
@@ -108,7 +108,7 @@ def test_an_impossible_command_is_refused_and_changes_nothing() -> None:
         assert (playing.state(), playing.commands()) == before
 
 
-def test_every_command_that_is_told_as_possible_is_carried_out_and_no_other_is() -> None:
+def test_every_command_listed_as_possible_is_carried_out_and_every_other_is_refused() -> None:
     random, tried = Random(0), set[str]()
     for _ in range(20):
         playing = HouseholdPlay(HouseholdGame.of(problem(SIMPLE)))
@@ -134,7 +134,7 @@ def test_a_thing_in_two_places_is_taken_out_of_one() -> None:
     assert said(playing, "move mug 1 to drawer 2", "examine drawer 2")[-1].endswith("you see a mug 1.")
 
 
-def test_places_of_one_spot_are_all_here_and_cannot_be_gone_to() -> None:
+def test_places_at_one_spot_are_reached_together_and_not_from_each_other() -> None:
     playing = changed("(receptacleAtLocation Drawer_bar_2 loc_bar_3)", "(receptacleAtLocation Drawer_bar_2 loc_bar_2)")
     assert said(playing, "look", "go to drawer 1", "look", "go to drawer 2") == [
         "You are in the middle of a room. Looking quickly around you, you see nothing.",
@@ -145,7 +145,7 @@ def test_places_of_one_spot_are_all_here_and_cannot_be_gone_to() -> None:
     assert {"open drawer 1", "open drawer 2"} <= set(playing.commands())
 
 
-def test_what_was_changed_is_read_off_the_thing_in_hand() -> None:
+def test_examining_a_held_thing_shows_whether_it_is_hot_cold_or_clean() -> None:
     playing = changed(
         "(pickupable Mug_bar_1)", "(pickupable Mug_bar_1)(coolable Mug_bar_1)(cleanable Mug_bar_1)(isCool Mug_bar_1)"
     )
@@ -172,7 +172,7 @@ def test_what_was_changed_is_read_off_the_thing_in_hand() -> None:
     assert playing.state().endswith("You carry: mug 1 (hot, clean).")
 
 
-def test_a_knife_slices_what_lies_at_the_spot() -> None:
+def test_a_knife_slices_a_thing_at_the_same_spot() -> None:
     playing = changed(
         "(objectType Book_bar_1 BookType)", "(objectType Book_bar_1 ButterKnifeType)(sliceable DeskLamp_bar_1)"
     )
@@ -184,7 +184,7 @@ def test_a_knife_slices_what_lies_at_the_spot() -> None:
     assert "There: desklamp 1 (sliced)." in playing.state()
 
 
-def test_two_things_of_a_kind_count_in_one_place_alone() -> None:
+def test_a_goal_of_two_things_is_met_only_if_both_are_in_one_place() -> None:
     two = "(exists (?p - object) (and (not (= ?o ?p)) (objectType ?p MugType) (inReceptacle ?p ?r)))"
     text = problem(SIMPLE).replace("(objectType Book_bar_1 BookType)", "(objectType Book_bar_1 MugType)")
     goal = text.index("(:goal")
@@ -198,7 +198,7 @@ def test_two_things_of_a_kind_count_in_one_place_alone() -> None:
     assert playing.is_won
 
 
-def test_to_look_at_a_thing_is_to_hold_it_where_a_lamp_was_lit() -> None:
+def test_looking_at_a_thing_means_holding_it_beside_a_lit_lamp() -> None:
     start = problem(SIMPLE).partition("(:goal")[0]
     goal = """(:goal (and
         (exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and (objectType ?ot DeskLampType)
@@ -258,7 +258,10 @@ async def test_played_episodes_of_the_room_are_those_of_the_packages_engine(tmp_
 
 
 async def check_same_play(folder: Path, rows: Sequence[JsonObject], steps: int) -> None:
-    """Random play, one command in eight impossible, gives equal results in both engines; so does the expert's."""
+    """Check that both engines give equal results for random play and for the expert's play.
+
+    In random play, one command in eight is drawn from all commands seen so far, so it may be impossible.
+    """
     ours, package = own(folder, rows), own(folder, rows, "package")
     random, seen = Random(0), set[str]()
     for task in ours.tasks("train"):
@@ -286,7 +289,7 @@ async def same(results: Sequence[StepResult]) -> StepResult:
     return first
 
 
-def test_the_scripted_chat_model_of_the_demonstration_wins_by_what_the_conversation_says() -> None:
+def test_the_scripted_chat_model_of_the_demonstration_wins_from_the_conversation_alone() -> None:
     playing = HouseholdPlay(HouseholdGame.of(problem(SIMPLE)))
     messages: list[JsonObject] = [{"role": "user", "content": f"Your task is to: put a mug in desk.\n\n{START}"}]
     while not playing.is_won:

@@ -1,4 +1,4 @@
-"""The reader of ALFWorld's words: what it reads of a game is what the game knows, and it can say it again."""
+"""The reader of ALFWorld's texts: its state agrees with the game, and it can render the texts again."""
 
 from collections.abc import Iterator
 from random import Random
@@ -62,7 +62,7 @@ def fields(state: JsonObject, collection: str, name: str) -> JsonObject:
 
 
 def read_along(playing: HouseholdPlay, steps: int, random: Random) -> Iterator[JsonObject]:
-    """What is known after each step of random play, one command in ten of which is impossible."""
+    """Yield the reader's state after each step of random play, in which one command in ten may be impossible."""
     state = READER.start(TASK, StepResult(observation=playing.game.start))
     tried = ["dance", "take mug 1", "open desk 1", "go to"]
     for _ in range(steps):
@@ -85,7 +85,7 @@ def read_along(playing: HouseholdPlay, steps: int, random: Random) -> Iterator[J
 
 
 def check_is_true(state: JsonObject, playing: HouseholdPlay) -> None:
-    """Everything that the state says is so in the game, and where a place was seen it says all that lies there."""
+    """Check that everything in the state is true in the game, and that it lists all things in each seen place."""
     assert READER.schema.fault_of(state) is None
     places, things = state["places"], state["things"]
     assert isinstance(places, dict)
@@ -129,14 +129,14 @@ def test_the_environment_has_the_reader_and_its_tools_have_sound_schemas() -> No
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("text", [problem(HOT), CROWDED], ids=["room", "crowded room"])
-def test_what_is_read_of_random_play_is_what_the_game_knows(text: str, seed: int) -> None:
+def test_the_state_read_from_random_play_agrees_with_the_game(text: str, seed: int) -> None:
     playing = HouseholdPlay(HouseholdGame.of(text))
     for state in read_along(playing, 60, Random(seed)):
         check_is_true(state, playing)
 
 
 @pytest.mark.skipif(not HAS_DATA, reason=NO_DATA)
-def test_what_is_read_of_random_play_in_many_real_games_is_what_they_know() -> None:
+def test_the_state_read_from_random_play_agrees_with_many_real_games() -> None:
     played = set[str]()
     for number, (_, packed) in enumerate(episodes()):
         playing = HouseholdPlay(HouseholdGame.of(packed["pddl_problem"]))
@@ -147,7 +147,7 @@ def test_what_is_read_of_random_play_in_many_real_games_is_what_they_know() -> N
 
 
 @pytest.mark.skipif(not HAS_DATA, reason=NO_DATA)
-def test_every_recorded_observation_is_read_and_said_again_word_for_word() -> None:
+def test_every_recorded_observation_is_read_and_rendered_again_word_for_word() -> None:
     steps = 0
     for episode, _ in episodes():
         for step in episode["steps"]:
@@ -171,7 +171,7 @@ def test_contents_are_in_natural_order_whatever_the_order_of_the_words() -> None
     assert READER.observation(call, result.structured, "") == words
 
 
-def test_a_state_tells_what_is_held_where_one_is_and_what_became_of_a_thing() -> None:
+def test_a_state_contains_the_held_thing_the_current_place_and_the_changes_of_a_thing() -> None:
     state = READER.start(TASK, StepResult(observation=HouseholdGame.of(CROWDED).start))
     for command, words in (
         ("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 1."),
@@ -188,7 +188,7 @@ def test_a_state_tells_what_is_held_where_one_is_and_what_became_of_a_thing() ->
     assert fields(state, "places", "drawer 1")["open"] is None
 
 
-def test_what_is_no_longer_listed_does_not_lie_there() -> None:
+def test_a_thing_that_is_no_longer_listed_is_removed_from_its_place() -> None:
     state = READER.start(TASK, StepResult(observation=HouseholdGame.of(CROWDED).start))
     for command, words in (
         ("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 1, and a book 1."),
@@ -199,13 +199,13 @@ def test_what_is_no_longer_listed_does_not_lie_there() -> None:
 
 
 @pytest.mark.parametrize("command", ["dance", "go to", "take the mug from desk 1", "take mug 1", "", "go to desk one"])
-def test_words_that_are_no_command_stay_what_they_are(command: str) -> None:
+def test_a_text_that_is_not_a_command_stays_unchanged(command: str) -> None:
     assert READER.call(act(command)) == act(command)
     assert READER.action(act(command)) == act(command)
 
 
 @pytest.mark.parametrize("words", ["", "You arrive at desk 1.", "The sky is blue.", "You open the door. It is dark."])
-def test_words_that_are_not_the_games_are_not_read(words: str) -> None:
+def test_a_text_that_is_not_from_the_game_is_not_read(words: str) -> None:
     call, result = said("open drawer 1", words)
     assert (result.structured, result.is_error, result.observation) == (None, False, words)
     state = READER.start(TASK, StepResult(observation=words))
@@ -216,7 +216,7 @@ def test_words_that_are_not_the_games_are_not_read(words: str) -> None:
     "words", ["This is a {}.", "You arrive at {}. On the ", "On the desk 1, you see {}.", "You are facing the {}."]
 )
 @pytest.mark.parametrize("part", ["a", "a ", "hot ", "a mug 1, ", "1"])
-def test_long_words_are_read_in_linear_time(words: str, part: str) -> None:
+def test_long_texts_are_read_in_linear_time(words: str, part: str) -> None:
     assert grows_linearly(lambda text: said("look", text), lambda size: words.format(part * (size // len(part))))
     assert grows_linearly(lambda text: said(text, ""), lambda size: f"take {part * (size // len(part))} from desk 1")
 

@@ -1,4 +1,4 @@
-"""BFCL's own conversations and classes: the ground truth wins, and reward is what the benchmark's checker says."""
+"""BFCL's own conversations and classes: the ground truth wins, and the reward equals the verdict of BFCL's checker."""
 
 import ast
 import importlib.util
@@ -71,7 +71,7 @@ async def test_the_ground_truth_wins_every_conversation() -> None:
 
 @needs_bfcl
 @pytest.mark.parametrize("way", ["mixed", "random"])
-async def test_the_reward_is_what_the_benchmarks_own_checker_says(way: str) -> None:
+async def test_the_reward_equals_the_verdict_of_the_benchmarks_own_checker(way: str) -> None:
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
     truths = {str(row["id"]): row["ground_truth"] for row in rows("possible_answer")}
@@ -84,7 +84,7 @@ async def test_the_reward_is_what_the_benchmarks_own_checker_says(way: str) -> N
             continue  # cut at the step limit
         name = str(task.metadata["conversation"])
         requests = [[[as_python(call)] for call in calls] for calls in by_request(trajectory)]
-        with localcontext():  # its calculator sets the precision of whoever calls it
+        with localcontext():  # BFCL's calculator sets the decimal precision of its caller
             verdict = multi_turn_checker(requests, truths[name], entries[name], "multi_turn_base", f"{way}{number}")
         assert verdict["valid"] == trajectory.success, (task.id, verdict)
         won += trajectory.success
@@ -101,13 +101,13 @@ def rows(folder: str = "") -> Iterator[dict[str, Any]]:
 
 
 @needs_bfcl
-async def test_it_keeps_the_contract() -> None:
+async def test_bfcl_keeps_the_contract() -> None:
     real = real_one()
     await check_environment(real.create, real.tasks("train")[:60:20], deterministic=True)
 
 
 @needs_bfcl
-async def test_every_state_is_one_of_the_schema_and_every_answer_one_of_its_tool() -> None:
+async def test_every_state_fits_the_schema_and_every_answer_fits_its_tool() -> None:
     spec = real_one().spec
     tools, schema = Tools(spec), spec.state
     assert schema is not None
@@ -145,7 +145,7 @@ def test_the_checks_of_tasks_are_not_satisfied_at_the_start() -> None:
 
 
 @needs_bfcl
-def test_where_the_ground_truth_calls_by_position_the_docs_have_the_functions_own_order() -> None:
+def test_the_docs_list_positional_arguments_in_the_functions_own_order() -> None:
     suite: Suite = bfcl_suite()
     parameters = {str(doc["name"]): parameters_of(doc) for docs in suite.docs.values() for doc in docs}
     calls = [
@@ -173,7 +173,7 @@ def test_the_ground_truth_fits_the_tools_schemas() -> None:
 
 
 @needs_bfcl
-def test_with_some_classes_there_are_their_conversations_and_tools_alone() -> None:
+def test_a_choice_of_classes_has_only_their_conversations_and_tools() -> None:
     vehicles = bfcl({"classes": ["VehicleControlAPI", "MathAPI"]})
     assert vehicles.spec.name == "bfcl-vehiclecontrolapi-mathapi"
     assert sum(len(vehicles.tasks(split)) for split in SPLITS) == 25
@@ -196,7 +196,7 @@ def test_options_are_checked_by_name(options: dict[str, object], reason: str) ->
         bfcl(options)  # type: ignore[arg-type]
 
 
-def test_without_the_package_one_sentence_says_how_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bfcl_eval", None)
     bfcl_suite.cache_clear()
     with pytest.raises(InvalidInput, match="pip install --no-deps bfcl-eval"):

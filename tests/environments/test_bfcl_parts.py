@@ -1,4 +1,4 @@
-"""The tool environment on an invented class: calls, schemas, state, referee, and what it refuses. No package needed."""
+"""The BFCL environment on an invented class: calls, schemas, state, referee and refusals; needs no package."""
 
 import json
 from decimal import getcontext
@@ -57,7 +57,7 @@ def test_arguments_by_position_take_the_parameters_order() -> None:
 
 
 @pytest.mark.parametrize("text", ["act", "act(1, 2, 3)", "act(other())", "act(", "a.act()", "act(a=__import__('os'))"])
-def test_what_is_no_plain_call_is_refused_and_nothing_runs(text: str) -> None:
+def test_a_text_that_is_not_a_plain_call_is_refused_and_nothing_runs(text: str) -> None:
     with pytest.raises((ValueError, SyntaxError)):
         tool_call(text, {"act": ["a", "b"]})
 
@@ -86,7 +86,7 @@ def test_the_benchmarks_types_become_those_of_json_schema_and_listed_values_an_e
     assert press["outputSchema"]["properties"]["lit"]["type"] == "boolean"  # type: ignore[call-overload, index]
 
 
-def test_listed_values_of_a_list_are_those_of_its_items_and_huge_numbers_are_out_of_reach() -> None:
+def test_listed_values_of_an_array_apply_to_its_items_and_huge_numbers_are_refused() -> None:
     doors: JsonObject = {
         "type": "array",
         "items": {"type": "string"},
@@ -104,7 +104,7 @@ def test_listed_values_of_a_list_are_those_of_its_items_and_huge_numbers_are_out
             jsonschema.validate(wrong, schema)
 
 
-def test_a_state_tells_entities_by_their_id_and_single_values_by_their_system() -> None:
+def test_a_state_lists_entities_by_their_id_and_single_values_by_their_system() -> None:
     told = ApiInstances(LAMPS, SUITE.make).state(SYSTEMS)
     assert told == {
         "house.presses": 0,
@@ -113,7 +113,7 @@ def test_a_state_tells_entities_by_their_id_and_single_values_by_their_system() 
     }
 
 
-def test_an_entity_of_other_fields_is_kept_whole_under_one() -> None:
+def test_an_entity_with_other_fields_is_kept_whole_in_one_field() -> None:
     kind = SYSTEMS["Lamps"].kinds["lamps"]
     assert kind.collected({"red": {"glow": 3}, "green": "off"}) == {
         "red": {"lamp": "red", "value": {"glow": 3}},
@@ -127,12 +127,12 @@ class Number:
         return 2.5
 
 
-def test_what_json_has_no_word_for_becomes_a_list_a_number_or_a_text() -> None:
+def test_values_that_json_cannot_represent_become_a_list_a_number_or_a_text() -> None:
     assert jsonable([{3, 1}, Number(), float("nan"), type]) == [[1, 3], 2.5, "NaN", "<class 'type'>"]
 
 
 class Place:
-    """A file or a directory as the benchmark has them."""
+    """A file or a directory as in BFCL."""
 
     def __init__(self, name: str, parent: "Place | None" = None, content: str | None = None) -> None:
         self.name, self.parent = name, parent
@@ -149,7 +149,7 @@ class Disk:
         self._current_dir.contents["a.txt"] = Place("a.txt", self._current_dir, "hello")
 
 
-def test_files_are_told_by_path_and_a_directory_that_holds_itself_ends() -> None:
+def test_files_are_listed_by_path_and_a_directory_within_itself_is_not_entered() -> None:
     disk = Disk()
     disk._current_dir.contents["again"] = disk._current_dir
     told = files(disk)
@@ -177,7 +177,7 @@ def test_an_answer_is_compared_in_the_benchmarks_words_and_shown_as_an_object(
     assert (answer.said, answer.structured, answer.is_error) == (said, structured, refused)
 
 
-async def test_the_ground_truth_is_worth_one_and_the_message_after_a_request_is_the_next_one() -> None:
+async def test_the_ground_truth_earns_one_and_each_finished_request_is_answered_with_the_next() -> None:
     first, pressed, after, counted, last = await played(PRESS, NEXT_CALL, COUNT, NEXT_CALL)
     assert (first.reward, state(first)["request"]) == (0, 1)
     assert pressed.structured == {"lit": True}
@@ -193,13 +193,13 @@ async def test_the_ground_truth_is_worth_one_and_the_message_after_a_request_is_
     [
         ((NEXT_CALL, NEXT_CALL), 0),  # nothing done
         ((PRESS, NEXT_CALL, NEXT_CALL), 1),  # not looked up
-        ((PRESS, PRESS, NEXT_CALL, COUNT, NEXT_CALL), 0),  # another state
+        ((PRESS, PRESS, NEXT_CALL, COUNT, NEXT_CALL), 0),  # the state differs
         ((NEXT_CALL, PRESS, COUNT, NEXT_CALL), 1),  # too late for the first request
         ((PRESS, COUNT, NEXT_CALL, NEXT_CALL), 1),  # asked before, but nothing called for the second request
         ((COUNT, PRESS, NEXT_CALL, COUNT, NEXT_CALL), 2),  # more answers than needed do no harm
     ],
 )
-async def test_a_request_counts_by_the_state_the_answers_and_that_something_was_called(
+async def test_a_request_counts_if_the_state_and_the_answers_fit_and_something_was_called(
     calls: tuple[ToolCall, ...], fulfilled: int
 ) -> None:
     last = (await played(*calls))[-1]
@@ -222,7 +222,7 @@ async def test_the_tasks_check_asks_for_the_last_state_and_for_the_answers_of_th
     assert accomplished(TASK, wrong[-1].state, [result.observation for result in wrong]) is False
 
 
-async def test_every_state_is_one_of_the_schema() -> None:
+async def test_every_state_fits_the_schema() -> None:
     schema = schema_of(list(SYSTEMS.values()))
     for result in await played(PRESS, NEXT_CALL, COUNT, NEXT_CALL):
         assert schema.fault_of(state(result)) is None
@@ -248,19 +248,19 @@ async def test_an_impossible_call_is_refused_in_words_and_changes_nothing(call: 
     assert last.reward == 1
 
 
-async def test_what_a_function_raises_is_its_answer() -> None:
+async def test_an_exception_of_a_function_is_its_answer() -> None:
     answer = ApiInstances(LAMPS, SUITE.make).call("Lamps", ToolCall(name="explode"))
     assert (answer.said, answer.is_error) == ("Error during execution: smoke", True)
 
 
-def test_a_function_that_sets_the_decimal_precision_sets_it_for_itself() -> None:
+def test_a_function_that_sets_the_decimal_precision_sets_it_only_for_itself() -> None:
     precision = getcontext().prec
     answer = ApiInstances(LAMPS, SUITE.make).call("Lamps", ToolCall(name="coarse"))
     assert answer.structured == {"precision": 2}
     assert getcontext().prec == precision != 2
 
 
-def test_a_world_that_cannot_be_compared_to_its_end_is_another_one() -> None:
+def test_worlds_whose_comparison_never_ends_count_as_different() -> None:
     ours, theirs = ApiInstances(LAMPS, SUITE.make), ApiInstances(LAMPS, SUITE.make)
     for world in (ours, theirs):
         endless: list[object] = []
@@ -285,7 +285,7 @@ async def test_a_task_that_names_no_conversation_is_refused() -> None:
         await environment().reset(Task(id="x", env="lamps", instruction="", metadata={"conversation": 3}))
 
 
-async def test_after_the_end_the_episode_is_finished() -> None:
+async def test_a_call_after_the_end_raises_episode_finished() -> None:
     world = environment()
     await world.reset(TASK)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The tool environment behind a server, with an invented class: an MCP client plays it, in reality and dreamed."""
+"""The BFCL environment behind a server, with an invented class: an MCP client and agents play it and a dream of it."""
 
 import json
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def episode(way: str, seed: int) -> Trajectory:
 
 @asynccontextmanager
 async def served(kind: str) -> AsyncIterator[tuple[ControlClient, str]]:
-    """The control plane, and the address of a new episode."""
+    """Serve the environment or a dream of it; yield a client of the control API and the server's address."""
     buffer = MemoryBuffer(TrigramEncoder())
     worlds: Worlds = RealWorlds(SPEC, lamps)
     if kind == "dream":
@@ -81,7 +81,7 @@ async def test_an_mcp_client_serves_both_requests_and_is_rewarded_at_the_end(kin
 
 
 def plays_lamps(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
-    """A scripted model that calls what the user's last words ask for."""
+    """A scripted model: one call of the ground truth after another, then a final answer."""
     script = [
         ToolCall(name="press", arguments={"lamp": "red"}),
         *([ToolCall(name=name) for name in (NEXT, "count", NEXT)]),
@@ -116,7 +116,7 @@ async def test_an_unchanged_agent_hears_the_second_request_and_wins(name: str, k
         ("explode", {}, "does not work"),
     ],
 )
-async def test_what_cannot_be_done_is_a_tool_error_and_the_episode_goes_on(
+async def test_an_impossible_call_is_a_tool_error_and_the_episode_goes_on(
     tool: str, arguments: dict[str, object], reason: str
 ) -> None:
     async with served("real") as (control, _):

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(not HAS_BROWSER, reason="no chromium: install your system's package chromium"),
 ]
 HARMLESS = {"click-dialog"}
-"""There is nothing on the page that ends it with a failure."""
+"""Pages on which no action ends the episode with a failure."""
 QUICK = ("enter-text-2", "read-table")
 
 
@@ -65,7 +65,7 @@ async def test_a_page_is_done_right_by_the_expert_and_wrong_on_purpose(browser: 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in QUICK])
 async def test_every_other_page_is_done_right_and_wrong_too(browser: Environment, page: str) -> None:
-    # in one of the worlds a wrong answer may not exist, such as another link
+    # one of the worlds may have no wrong answer, for example no second link
     tasks = [found.task("miniwob") for found in miniwob_worlds() if found.page == page][:2]
     right = [await played(browser, task, "expert") for task in tasks]
     wrong = [await played(browser, task, "wrong") for task in tasks]
@@ -121,12 +121,12 @@ async def test_a_world_of_another_version_of_the_page_is_refused(browser: Enviro
         await browser.reset(task)
 
 
-async def test_a_killed_browser_fails_its_own_episode_alone_and_the_next_one_gets_another(browser: Environment) -> None:
+async def test_a_killed_browser_fails_only_its_own_episode_and_the_next_one_gets_another(browser: Environment) -> None:
     other = miniwob({}).create()
     await other.reset(world("click-option"))
     before = set(psutil.Process().children(recursive=True))
     own = miniwob({}).create()
-    chromium.browsers.stop()  # none is idle: the next environment starts one
+    chromium.browsers.stop()  # closes the idle browsers, so the next environment starts a new one
     await own.reset(world("enter-text"))
     for process in set(psutil.Process().children(recursive=True)) - before:
         if "chrom" in process.name():
@@ -170,7 +170,7 @@ async def test_browsers_play_side_by_side_as_they_do_alone() -> None:
 
 
 class Shop(BaseHTTPRequestHandler):
-    """A small site with a page, a form, and a page that fails."""
+    """A small site of two pages; any other address fails with HTTP 500."""
 
     def do_GET(self) -> None:
         place = urlparse(self.path)
@@ -185,7 +185,7 @@ class Shop(BaseHTTPRequestHandler):
         self.wfile.write(pages.get(place.path, "<title>500</title><h1>Internal Server Error</h1>").encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ async def test_an_answer_to_the_user_ends_a_task_of_a_site_and_is_judged(shop: s
 
 
 @pytest.mark.parametrize("evaluation", [PLACE, CONTENT])
-async def test_a_task_ends_with_success_where_its_checks_of_the_page_hold(shop: str, evaluation: JsonObject) -> None:
+async def test_a_task_ends_with_success_if_its_checks_of_the_page_hold(shop: str, evaluation: JsonObject) -> None:
     environment = webarena({"sites": {"shopping": shop}, "settle_s": 0.05}).create()
     start = await environment.reset(site_task(evaluation))
     link = next(line for line in start.state.split("\n") if "link: 'Sale'" in line)
@@ -252,7 +252,7 @@ async def test_a_task_ends_with_success_where_its_checks_of_the_page_hold(shop: 
     assert (result.terminated, result.reward) == (True, 1.0)
 
 
-async def test_a_site_that_fails_is_shown_as_it_is_and_at_the_start_is_a_clear_error(shop: str) -> None:
+async def test_a_failing_page_is_shown_as_it_is_but_is_a_clear_error_at_the_start(shop: str) -> None:
     environment = webarena({"sites": {"shopping": shop}, "settle_s": 0.05, "navigation": True}).create()
     await environment.reset(site_task(PLACE))
     failed = await environment.step(ToolCall(name="goto", arguments={"url": f"{shop}/broken"}))
@@ -269,7 +269,7 @@ async def test_a_site_that_fails_is_shown_as_it_is_and_at_the_start_is_a_clear_e
     await environment.close()
 
 
-async def test_sites_that_are_nowhere_are_named_with_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_site_without_an_address_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WA_SHOPPING", raising=False)
     environment = webarena({}).create()
     with pytest.raises(InvalidInput, match="plays on shopping: set WA_SHOPPING to the address of your site"):
@@ -277,7 +277,7 @@ async def test_sites_that_are_nowhere_are_named_with_their_variables(monkeypatch
     await environment.close()
 
 
-def test_a_computer_without_chromium_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_chromium_the_error_shows_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InvalidInput, match="needs Chromium: run `playwright install chromium`"):
         chromium.executable(str(tmp_path / "chrome"))

@@ -1,4 +1,4 @@
-"""The thirteen actions as tools, what they become, and what a script does on a page."""
+"""The thirteen browser actions as tools, the code that they become, and the scripts that play a page."""
 
 import ast
 from pathlib import Path
@@ -23,7 +23,7 @@ THIRTEEN = (
 )
 
 
-def test_the_tools_are_the_thirteen_of_the_paper_and_six_more_for_those_who_need_addresses() -> None:
+def test_the_tools_are_the_thirteen_of_the_paper_and_six_more_for_navigation() -> None:
     assert [tool["name"] for tool in TOOLS] == THIRTEEN.split()
     check_tools([*TOOLS, *NAVIGATION_TOOLS])
     assert len(NAVIGATION_TOOLS) == 6
@@ -74,7 +74,7 @@ def test_only_files_of_the_folder_for_uploads_may_be_uploaded(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_recorded_world_has_a_right_plan_and_another_one_that_names_ids_of_the_page(page: str) -> None:
+def test_every_recorded_world_has_a_right_and_a_wrong_plan_that_name_ids_of_the_page(page: str) -> None:
     found = [world for world in miniwob_worlds() if world.page == page]
     differ = 0
     for world in found:
@@ -96,7 +96,7 @@ def test_the_same_plan_is_found_in_the_state_as_on_the_page() -> None:
     assert same / len(miniwob_worlds()) > 0.9
 
 
-def test_random_play_stays_on_the_page_but_for_a_few_ids_that_are_not_there() -> None:
+def test_random_play_uses_ids_of_the_page_except_for_a_few_missing_ones() -> None:
     draw = Random(0)
     world = next(world for world in miniwob_worlds() if world.page == "choose-list")
     page = page_of(world.observation)._replace(goal=world.instruction)

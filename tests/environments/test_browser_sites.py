@@ -56,7 +56,7 @@ def test_the_812_tasks_of_webarena_are_split_by_template() -> None:
     assert min(map(len, of_split.values())) > 50
 
 
-def test_one_file_alone_is_the_test_and_a_packed_one_is_read_too(tmp_path: Path) -> None:
+def test_a_single_file_becomes_the_test_split_and_a_packed_file_is_read_too(tmp_path: Path) -> None:
     rows = [{**row(number), "old_task_id": 10 * number} for number in range(3)]
     (tmp_path / "test_webarena_lite.raw.json").write_text(json.dumps(rows))
     assert [task.id for task in webarena_lite({"data": str(tmp_path)}).tasks("test")] == [
@@ -67,7 +67,7 @@ def test_one_file_alone_is_the_test_and_a_packed_one_is_read_too(tmp_path: Path)
     packed = tmp_path / "webarena_812_test.raw.json.xz"
     packed.write_bytes(lzma.compress(json.dumps([row(number, number) for number in range(10)]).encode()))
     assert len(webarena({"data": str(tmp_path)}).tasks("train")) == 7
-    assert len(webarena_lite({"data": str(tmp_path)}).tasks("train")) == 8  # without 0 and one template
+    assert len(webarena_lite({"data": str(tmp_path)}).tasks("train")) == 8  # row 0 is in test, one template in dev
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,21 @@ def test_one_file_alone_is_the_test_and_a_packed_one_is_read_too(tmp_path: Path)
         ),
     ],
 )
-def test_a_file_of_something_else_is_named_with_its_row(tmp_path: Path, content: str, reason: str) -> None:
+def test_a_file_with_other_content_is_named_with_its_row(tmp_path: Path, content: str, reason: str) -> None:
     file = tmp_path / "tasks.json"
     file.write_text(content)
     with pytest.raises(InvalidInput, match=f"tasks.json.*{reason}"):
         webarena({"data": str(file)}).tasks("test")
 
 
-def test_half_a_packed_file_is_named(tmp_path: Path) -> None:
+def test_a_truncated_packed_file_is_named(tmp_path: Path) -> None:
     packed = tmp_path / "tasks.json.xz"
     packed.write_bytes(lzma.compress(json.dumps([row(1)] * 50).encode())[:60])
     with pytest.raises(InvalidInput, match=r"tasks\.json\.xz: expected the tasks of WebArena"):
         webarena({"data": str(packed)}).tasks("test")
 
 
-def test_without_a_file_it_is_said_how_to_name_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_that_shows_how_to_set_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DREAMGYM_WEBARENA_LITE", raising=False)
     with pytest.raises(InvalidInput, match=r"set \[real\] data in env\.toml, or the variable DREAMGYM_WEBARENA_LITE"):
         webarena_lite({}).tasks("test")
@@ -116,7 +116,7 @@ def test_options_and_splits_are_checked_by_name() -> None:
     assert {task.metadata["page"] for task in miniwob({"pages": ["enter-text"]}).tasks("dev")} == {"enter-text"}
 
 
-def test_sites_are_where_the_options_say_else_where_the_variables_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_a_site_is_in_the_options_or_else_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WA_REDDIT", "http://forum.test/")
     monkeypatch.setenv("WA_SHOPPING", "http://other.test")
     found = addresses({"shopping": "http://shop.test:7770/"})
@@ -141,7 +141,7 @@ def test_an_answer_is_judged_by_the_words_of_the_reference(wanted: JsonObject, t
     assert text_verdict(wanted, text) == (succeeded, False)
 
 
-def test_what_only_a_language_model_could_compare_is_no_success_and_said_to_be_unjudged() -> None:
+def test_an_answer_that_only_a_language_model_could_compare_fails_and_is_marked_as_unjudged() -> None:
     assert text_verdict({"fuzzy_match": ["557 m"]}, "half a kilometre") == (False, True)
     assert text_verdict({"fuzzy_match": ["557 m"], "exact_match": "x"}, "y") == (False, False)
 
@@ -163,13 +163,13 @@ def test_the_reference_itself_is_always_right(text: str) -> None:
         ("http://shop/a", "http://shop/a?q=2", False),
     ],
 )
-def test_an_address_is_right_where_it_has_the_reference_and_its_parameters(
+def test_an_address_is_right_if_it_contains_the_reference_and_its_parameters(
     url: str, reference: str, there: bool
 ) -> None:
     assert is_at(url, reference) == there
 
 
-def test_a_kind_of_check_that_is_not_known_is_named() -> None:
+def test_an_unknown_kind_of_check_is_named() -> None:
     with pytest.raises(InvalidInput, match="expected some of string_match, url_match, program_html"):
         Checks.of({"eval_types": ["page_image_query"]})
     with pytest.raises(InvalidInput, match="url_note"):

@@ -84,7 +84,7 @@ def test_a_table_is_kept_whole() -> None:
     assert f"text: {' | '.join(f'key {n} | value {n}' for n in range(9))!r}" in state
 
 
-def test_what_shares_words_with_the_instruction_comes_before_other_elements_in_the_order_of_the_page() -> None:
+def test_elements_that_share_words_with_the_instruction_are_kept_first_and_in_the_order_of_the_page() -> None:
     links = "\n".join(f"\t[{n}] link 'entry {n}'" for n in range(40))
     kept = ids(state_of(f"RootWebArea 'Index'\n{links}", "Open entry 31, then 17."))
     assert len(kept) == MOST
@@ -93,7 +93,7 @@ def test_what_shares_words_with_the_instruction_comes_before_other_elements_in_t
 
 
 @given(trees(), WORDS)
-def test_ids_are_those_of_the_page_and_three_to_ten_where_it_has_as_many(tree: str, instruction: str) -> None:
+def test_a_state_keeps_three_to_ten_ids_of_the_page_if_it_has_as_many(tree: str, instruction: str) -> None:
     there, kept = ids(tree), ids(state_of(tree, instruction))
     assert set(kept) <= set(there)
     assert len(set(kept)) == len(kept)
@@ -107,18 +107,18 @@ def test_the_state_of_a_state_is_that_state(tree: str, instruction: str) -> None
 
 
 @given(st.text(st.sampled_from("ab[]13 \n\t'\":,=\\|button goal page text"), max_size=200), WORDS)
-def test_a_text_that_is_no_page_is_no_failure_and_its_state_is_stable(text: str, instruction: str) -> None:
+def test_a_text_that_is_not_a_page_does_not_fail_and_its_state_is_stable(text: str, instruction: str) -> None:
     state = state_of(text, instruction)
     assert state_of(state, instruction) == state
 
 
 @given(trees(), WORDS)
-def test_a_page_cannot_write_a_line_of_its_own(tree: str, instruction: str) -> None:
+def test_a_page_cannot_add_a_line_of_its_own_to_the_state(tree: str, instruction: str) -> None:
     state = state_of(tree, instruction)
     assert len(state.split("\n")) == 2 + len(ids(state)) + state.count("\ntext: ")
 
 
-def test_the_elements_that_only_arrange_others_are_left_out_and_what_is_within_moves_up() -> None:
+def test_layout_elements_are_left_out_and_their_children_move_up() -> None:
     tree = (
         "Root 'a'\n\t[1] generic\n\t\t[2] generic\n\t\t\t[3] button 'x'\n\t[4] generic, clickable\n\t\tStaticText 'y'"
     )
@@ -130,7 +130,7 @@ def test_several_tabs_are_part_of_the_state() -> None:
     assert state_of(f"{tabs}\n{LOGIN}", "x").split("\n")[2:4] == tabs.split("\n")
 
 
-def test_what_can_be_done_names_every_usable_element_and_no_other() -> None:
+def test_the_possible_actions_name_every_usable_element_and_no_other() -> None:
     more = "\t[22] button 'Later', disabled=True\n\t[23] combobox ''\n\t\t[24] option 'red'\n\t\t[25] option 'blue'"
     tree = f"{LOGIN}\n{more}"
     assert admissible(page_of(tree)) == [

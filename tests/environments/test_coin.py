@@ -1,4 +1,4 @@
-"""The real game: what the agent reads, how it ends, and that many games run at once."""
+"""The real game `coin`: what the agent reads, how an episode ends, and many games at once."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def play(environment: GameEnvironment, seed: int, commands: list[str]) -> 
     return results
 
 
-def test_a_place_is_its_name_its_exits_clockwise_and_the_coin() -> None:
+def test_a_view_shows_the_place_its_exits_clockwise_and_the_coin() -> None:
     assert view(KITCHEN.format(coin="")) == "kitchen. east: living room. south: corridor. west: pantry."
     assert view(KITCHEN.format(coin="You also see a coin. ")).endswith("west: pantry. coin here.")
 
@@ -153,7 +153,7 @@ async def test_a_task_without_a_world_is_refused_with_what_was_expected() -> Non
         await GameEnvironment(COIN).reset(Task(id="t", env="coin", instruction=""))
 
 
-async def test_another_tool_or_argument_is_refused_by_name() -> None:
+async def test_an_unknown_tool_and_a_wrong_argument_are_refused_by_name() -> None:
     environment = GameEnvironment(COIN)
     await environment.reset(world(0))
     with pytest.raises(UnknownName, match="act"):

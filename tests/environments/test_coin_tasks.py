@@ -1,4 +1,4 @@
-"""The task list, and the ways to play without a language model."""
+"""The task list of `coin`, and its behaviours, which play without a language model."""
 
 import asyncio
 import runpy
@@ -76,7 +76,7 @@ def test_each_split_has_its_own_range_of_seeds() -> None:
         assert all(task.metadata["seed"] in SEEDS[split] for task in COIN.tasks(split))
 
 
-def test_another_split_is_refused_with_the_ones_there_are() -> None:
+def test_an_unknown_split_is_refused_with_the_list_of_splits() -> None:
     with pytest.raises(UnknownName, match="dev, test, train"):
         COIN.tasks("valid")
 

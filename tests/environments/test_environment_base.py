@@ -1,4 +1,4 @@
-"""All registered environments answer alike to an option or a split that they do not know."""
+"""All registered environments refuse an unknown option or an unknown split in the same way."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""The contract suite: kept by the real game and by a small text environment, and each broken promise is caught."""
+"""The contract suite: a real game and a small text environment pass it, and it catches each broken promise."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -152,7 +152,7 @@ async def test_a_broken_promise_is_named(make: Callable[[], Lamp], fault: str) -
         ([{"name": "press", "inputSchema": {"type": "object", "properties": 3}}], "not a usable JSON Schema"),
     ],
 )
-def test_a_tool_that_is_no_mcp_tool_is_named(tools: list[JsonObject], fault: str) -> None:
+def test_a_tool_that_is_not_an_mcp_tool_is_named(tools: list[JsonObject], fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         check_tools(tools)
 

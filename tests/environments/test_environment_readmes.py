@@ -1,4 +1,4 @@
-"""Every environment's README tells what there is to install, to name and to set."""
+"""Every environment has a README that lists its extra, its entry points and its options."""
 
 import tomllib
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_readme_names_each_option_the_extra_and_each_entry_point(name: str) ->
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_what_a_readme_links_to_exists(name: str) -> None:
+def test_the_local_links_of_a_readme_have_targets(name: str) -> None:
     folder = ENVIRONMENTS / name
     for link in (folder / "README.md").read_text(encoding="utf-8").split("](")[1:]:
         target, _, heading = link.partition(")")[0].partition("#")

@@ -1,4 +1,4 @@
-"""The Java machine behind the games: it needs its packages, and never outlives its process."""
+"""The Java virtual machine behind the games: it needs its packages, and never outlives its Python process."""
 
 import os
 import select
@@ -21,7 +21,7 @@ print(java_games.process.pid, flush=True)
 
 
 def start(then: str) -> tuple[subprocess.Popen[str], int]:
-    """A Python process with a game in it, and a descriptor that is readable when its Java machine has ended."""
+    """Start a Python process with a game; also return a descriptor that is readable when its Java machine has ended."""
     python = subprocess.Popen(
         [sys.executable, "-c", START + then], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -76,7 +76,7 @@ def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.Mon
         JavaGames().take("coin")
 
 
-def test_a_failure_in_java_is_an_environment_that_is_unavailable() -> None:
+def test_a_failure_in_java_raises_environment_unavailable() -> None:
     games = JavaGames()
     game = games.take("coin")
     with pytest.raises(EnvironmentUnavailable, match="noSuchMethod"), java_failures():

@@ -1,4 +1,4 @@
-"""Any MCP server is an environment: its answers come through unchanged, its faults as one sentence."""
+"""Any MCP server is an environment: its answers pass through unchanged, and a fault is an error of one sentence."""
 
 import shutil
 import sys
@@ -53,7 +53,7 @@ def counted(n: int) -> JsonObject:
 
 
 class Described(McpEnvironment):
-    """The contract asks for tools before the first reset; those of a real server come from its folder."""
+    """An environment with tools before the first reset, as the contract asks; a real one has them from its folder."""
 
     tools: Sequence[JsonObject] = [{"name": "add", "inputSchema": SCHEMA}]
 
@@ -78,7 +78,7 @@ async def test_each_reset_is_a_new_server_and_all_pages_of_its_tools_are_listed(
 
 
 @pytest.mark.parametrize("command", [COUNTER, SDK_COUNTER], ids=["by_hand", "sdk"])
-async def test_what_a_server_refuses_is_an_error_in_its_own_words_and_no_end(command: list[str]) -> None:
+async def test_a_refusal_of_a_server_is_an_error_in_its_own_words_and_ends_nothing(command: list[str]) -> None:
     async with started(command=[*command]) as environment:
         refused = await environment.step(ToolCall(name="add", arguments={"n": -1}))
         unknown = await environment.step(ToolCall(name="fly"))
@@ -133,7 +133,7 @@ async def test_a_call_without_an_answer_is_given_up() -> None:
             await environment.step(ADD)
 
 
-async def test_a_line_on_stdout_that_is_no_message_does_no_harm() -> None:
+async def test_a_line_on_stdout_that_is_not_a_message_does_no_harm() -> None:
     async with started(command=[*COUNTER, "chats"]) as environment:
         assert (await environment.step(ADD)).observation == "count 2"
 
@@ -150,14 +150,14 @@ async def test_a_line_on_stdout_that_is_no_message_does_no_harm() -> None:
         ([sys.executable, "-c", "import signal; signal.pause()"], "did not answer within 2 s of its start"),
     ],
 )
-async def test_a_command_that_starts_no_mcp_server_is_one_sentence(command: list[str], reason: str) -> None:
+async def test_a_command_that_starts_no_mcp_server_fails_with_one_sentence(command: list[str], reason: str) -> None:
     with pytest.raises(EnvironmentUnavailable, match=reason) as raised:
         async with started(command=[*command], timeout_s=2):
             pass
     assert "\n" not in str(raised.value)
 
 
-async def test_a_url_that_serves_no_mcp_is_one_sentence() -> None:
+async def test_a_url_that_serves_no_mcp_fails_with_one_sentence() -> None:
     async def page(_: Request) -> Response:
         return PlainTextResponse("<html>welcome</html>")
 
@@ -195,7 +195,7 @@ def test_options_that_name_no_server_are_refused(options: JsonObject, reason: st
         load_real("mcp", options)
 
 
-def test_the_bare_name_is_no_environment_and_says_how_to_make_one() -> None:
+def test_the_bare_name_mcp_is_refused_with_a_way_to_make_an_environment() -> None:
     with pytest.raises(InvalidInput, match="dreamgym record FOLDER"):
         load_spec("mcp")
     with pytest.raises(InvalidInput, match="dreamgym record FOLDER"):
@@ -246,7 +246,7 @@ async def test_a_public_server_of_another_language_is_played(
 TELLING = [sys.executable, str(Path(__file__).parents[1] / "recorder" / "telling_server.py")]
 
 
-async def test_a_server_that_tells_its_state_has_it_in_the_info_of_each_step_and_of_a_known_start() -> None:
+async def test_the_state_that_a_server_reports_is_in_the_info_of_each_step_and_of_a_known_start() -> None:
     known = Task(id="known", env="shop", instruction="Buy.", initial_state='{"items":{}}')
     async with started(command=[*TELLING]) as environment:
         assert await environment.reset(known) == StepResult(observation="", info={"state": '{"items":{}}'})

@@ -32,7 +32,7 @@ scenes = st.builds(
 )
 
 
-def test_a_place_is_its_name_its_exits_what_lies_about_and_what_holds_something() -> None:
+def test_a_view_shows_the_name_of_the_place_its_exits_its_things_and_its_containers() -> None:
     scene = Scene.of_game(KITCHEN, "Inventory: \n  Your inventory is currently empty.\n")
     assert str(scene) == (
         "kitchen. east: pantry. west: closed door. stove. oven. clean blue t shirt. fridge: closed. "
@@ -44,7 +44,7 @@ def test_a_place_is_its_name_its_exits_what_lies_about_and_what_holds_something(
     )
 
 
-def test_what_is_carried_ends_the_view() -> None:
+def test_a_view_ends_with_the_carried_things() -> None:
     scene = Scene.of_game("You are in the chamber. ", "Inventory: \n  a map\n  a raw chicken wing\n")
     assert str(scene) == "chamber. you carry: map, raw chicken wing."
 

@@ -1,4 +1,4 @@
-"""The real ScienceWorld: what an agent reads, how it ends, who can play it, and that its machines are reused."""
+"""The real ScienceWorld: what an agent reads, how an episode ends, its behaviours, and reuse of Java machines."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ async def test_a_wrong_focus_fails_the_task_and_ends_the_episode() -> None:
     await environment.close()
 
 
-async def test_the_score_is_told_to_the_trainer_and_kept_in_the_state_but_never_said_to_the_agent() -> None:
+async def test_the_score_is_in_the_info_and_in_the_state_but_is_never_shown_to_the_agent() -> None:
     start, moved = await said(["go to kitchen"], "find-living-thing")
     assert start.info["score"] == 8
     assert moved.observation == "You move to the kitchen."
@@ -93,7 +93,7 @@ async def test_the_score_is_told_to_the_trainer_and_kept_in_the_state_but_never_
     assert "In your inventory, you see:\n\tan orange" in moved.state
 
 
-async def test_no_command_and_a_thing_that_is_not_here_are_refused_and_change_nothing() -> None:
+async def test_an_unknown_command_and_a_missing_thing_are_refused_and_change_nothing() -> None:
     start, *refused = await said(["fly to the moon", "", "x" * 5000, "öffne\nTür", "open safe", "open picture"])
     assert {result.is_error for result in refused} == {True}
     assert {result.observation for result in refused[:-1]} == {"No known action matches that input."}
@@ -101,7 +101,7 @@ async def test_no_command_and_a_thing_that_is_not_here_are_refused_and_change_no
     assert not any(result.reward or result.done for result in refused)
 
 
-async def test_a_name_that_means_several_things_is_asked_back_and_a_number_answers() -> None:
+async def test_the_game_asks_back_about_an_ambiguous_name_and_a_number_answers() -> None:
     _, _, asked, cancelled, _, taken = await said(
         ["teleport to art studio", "pick up wood cup", "cancel", "pick up wood cup", "0"],
         "chemistry-mix-paint-secondary-color",
@@ -113,7 +113,7 @@ async def test_a_name_that_means_several_things_is_asked_back_and_a_number_answe
     assert not taken.state.startswith("Ambiguous request")
 
 
-def test_a_refusal_is_one_sentence_that_says_so() -> None:
+def test_a_refusal_is_recognised_by_its_one_sentence() -> None:
     assert is_refusal("The door is already open.")
     assert is_refusal("It's not clear how to read that.")
     assert is_refusal("The picture is not something that can be activated.")
@@ -176,7 +176,7 @@ def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.Mon
         Simulator()
 
 
-async def test_every_task_of_the_package_is_listed_in_its_own_folds_and_starts_as_told() -> None:
+async def test_every_task_of_the_package_is_listed_in_its_own_folds_and_starts_in_its_initial_state() -> None:
     real = scienceworld({})
     listed = {split: real.tasks(split) for split in SPLITS}
     for tasks in listed.values():
@@ -206,7 +206,7 @@ async def test_a_task_without_a_world_is_refused_with_what_was_expected() -> Non
     await environment.close()
 
 
-async def test_another_tool_or_argument_is_refused_by_name() -> None:
+async def test_an_unknown_tool_and_a_wrong_argument_are_refused_by_name() -> None:
     environment = ScienceWorldEnvironment()
     await environment.reset(task("boil"))
     with pytest.raises(UnknownName, match="act"):
@@ -265,7 +265,7 @@ def test_the_place_is_read_from_a_state() -> None:
     assert room_of("You move the orange.") is None
 
 
-async def test_the_expert_says_what_it_needs_where_nobody_tells_the_task() -> None:
+async def test_the_expert_refuses_an_environment_that_does_not_show_its_task() -> None:
     class Mute:
         tools = ()
 
@@ -274,7 +274,7 @@ async def test_the_expert_says_what_it_needs_where_nobody_tells_the_task() -> No
 
 
 def told(text: str) -> Counter[str]:
-    """The words of an observation: in the recordings equal things are listed in another order every time."""
+    """Count the words of an observation, because recordings list equal things in a different order each time."""
     return Counter(text.translate(dict.fromkeys(map(ord, "(),."), " ")).split())
 
 

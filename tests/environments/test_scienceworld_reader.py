@@ -1,4 +1,4 @@
-"""The reader of ScienceWorld's words, on recorded play and on the starts of all tasks; needs no Java."""
+"""The reader of ScienceWorld's texts, on recorded play and on the starts of all tasks; needs no Java."""
 
 import json
 import lzma
@@ -29,7 +29,7 @@ In your inventory, you see:\n\tan orange"""
 
 
 def read(*steps: tuple[str, str, str]) -> JsonObject:
-    """What is known after a start in the kitchen and some commands, with their replies and the views after them."""
+    """Return the state after a start in the kitchen and some steps: a command, its reply and the view after it."""
     state = READER.start(TASK, StepResult(observation=KITCHEN))
     for command, reply, view in steps:
         call = READER.call(act(command))
@@ -57,7 +57,7 @@ def test_the_environment_has_the_reader() -> None:
     assert isinstance(reader, ScienceWorldReader)
 
 
-def test_a_view_tells_what_is_in_what_what_is_open_and_what_is_on() -> None:
+def test_a_view_shows_where_things_are_which_are_open_and_which_are_on() -> None:
     state = read()
     where = {
         name: known(state, name)["where"] for name in ("air", "bowl", "red apple", "water", "tin cup", "lamp", "orange")
@@ -79,7 +79,7 @@ def test_a_view_tells_what_is_in_what_what_is_open_and_what_is_on() -> None:
     }
 
 
-def test_equal_things_are_one_that_is_in_several_places_and_a_new_view_replaces_its_own() -> None:
+def test_equal_things_are_one_entity_in_several_places_and_a_new_view_replaces_only_its_part() -> None:
     hallway = "This room is called the hallway. In it, you see: \n\ta substance called air"
     hallway += "\n\ta counter. On the counter is: nothing."
     state = read(("go to hallway", "You move to the hallway.", f"{hallway}\nIn your inventory, you see:\n\ta tin cup"))
@@ -91,7 +91,7 @@ def test_equal_things_are_one_that_is_in_several_places_and_a_new_view_replaces_
     assert state["at"] == "hallway"
 
 
-def test_replies_alone_tell_walks_moves_and_switches() -> None:
+def test_walks_moves_and_switches_are_read_from_replies_alone() -> None:
     state = read(
         ("move orange to bowl", "You move the orange to the bowl.", ""),
         ("pick up tin cup", "You move the tin cup to the inventory.", ""),
@@ -117,7 +117,7 @@ def test_replies_alone_tell_walks_moves_and_switches() -> None:
         ("0", act("0")),
     ],
 )
-def test_commands_are_typed_and_the_words_of_a_typed_call_are_read_as_it(command: str, call: ToolCall) -> None:
+def test_commands_become_typed_calls_and_a_typed_call_in_words_is_read_back(command: str, call: ToolCall) -> None:
     assert READER.call(act(command)) == call
     assert READER.call(READER.action(call)) == call
 
@@ -132,7 +132,7 @@ def test_the_starts_of_all_tasks_are_read() -> None:
 
 
 @pytest.mark.skipif(not RECORDED.is_file(), reason=f"{RECORDED} is not there")
-def test_recorded_views_are_read_whole_and_no_name_holds_a_part_of_the_sentence() -> None:
+def test_recorded_views_are_read_whole_and_no_name_contains_other_words() -> None:
     views = 0
     for episode in recorded():
         for text in [episode["initial_observation"], *(step["observation"] for step in episode["steps"])]:
@@ -156,7 +156,7 @@ def test_recorded_views_are_read_whole_and_no_name_holds_a_part_of_the_sentence(
 @pytest.mark.parametrize(
     "part", ["(containing a ", "a cup, ", "In the cup is: ", "You move the cup to the ", "\ta cup. "]
 )
-def test_long_words_are_read_in_linear_time(part: str) -> None:
+def test_long_texts_are_read_in_linear_time(part: str) -> None:
     def text(size: int) -> str:
         return f"This room is called the hall. In it, you see: \n\ta cup {part * (size // len(part))}"
 

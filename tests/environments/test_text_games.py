@@ -122,7 +122,7 @@ async def test_a_thing_whose_name_has_capitals_or_hyphens_is_handled_in_plain_wo
     assert not taken.is_error
 
 
-async def test_what_is_carried_is_told_with_the_place() -> None:
+async def test_the_view_of_a_place_lists_the_carried_things() -> None:
     start, nothing, *_, carried = await said("twc", ["inventory", "take clean brown shirt", "inventory"])
     assert nothing.observation == f"you carry nothing. {start.observation}"
     assert not nothing.is_error
@@ -164,7 +164,7 @@ async def test_tasks_start_as_the_live_game_does_and_no_id_comes_twice(game: str
 
 
 @pytest.mark.parametrize("game", ["mapreader", "twc"])
-def test_no_world_for_testing_starts_as_one_for_training_with_the_same_task(game: str) -> None:
+def test_no_two_splits_share_a_world_with_the_same_start_and_task(game: str) -> None:
     it = real(game)
     starts = {split: {(task.instruction, task.initial_state) for task in it.tasks(split)} for split in SPLITS}
     assert len(it.tasks("train")) > 1000
@@ -175,7 +175,7 @@ def test_no_world_for_testing_starts_as_one_for_training_with_the_same_task(game
 
 
 @pytest.mark.parametrize("game", ["mapreader", "twc"])
-def test_the_words_for_testing_are_words_of_training(game: str) -> None:
+def test_every_word_of_dev_and_test_worlds_occurs_in_training(game: str) -> None:
     it = real(game)
 
     def words(split: str) -> set[str]:

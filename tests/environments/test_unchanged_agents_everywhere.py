@@ -1,4 +1,4 @@
-"""Unchanged agents play every environment that is here, in reality and in a dream of one recorded episode."""
+"""Unchanged agents play every installed environment, for real and in a dream of one recorded episode."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ AGENTS = ("react", "langgraph", "openai_agents")
 ENVIRONMENTS = ("alfworld", "bfcl", "coin", "cookingworld", "mapreader", "miniwob", "webshop")
 SLOW_TO_START = pytest.param("scienceworld", marks=pytest.mark.long)
 SHORT = 20
-"""Episodes of more steps say no more about an agent."""
+"""Most steps of the episode that is played; longer ones show nothing new about an agent."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Known:
 
 @pytest.fixture(params=[*ENVIRONMENTS, SLOW_TO_START])
 async def known(request: pytest.FixtureRequest) -> Known:
-    """Skips what cannot be played here."""
+    """Return an environment with a won episode; skip the test if it cannot be played on this machine."""
     (point,) = entry_points(group=GROUP, name=request.param)
     if (missing := listed(point).missing) is not None:
         pytest.skip(missing)
@@ -58,7 +58,7 @@ async def known(request: pytest.FixtureRequest) -> Known:
 
 @asynccontextmanager
 async def served(known: Known, kind: str) -> AsyncIterator[ControlClient]:
-    """The control plane of the real environment, or of a dream of the one episode."""
+    """Serve the real environment, or a dream of the one episode; yield a client of the control API."""
     buffer, spec = MemoryBuffer(TrigramEncoder()), known.real.spec
     worlds: Worlds = RealWorlds(spec, known.real.create)
     if kind == "dream":

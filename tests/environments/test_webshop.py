@@ -1,4 +1,4 @@
-"""WebShop as an environment: what an agent reads, what is refused, how it ends, and what bad data says."""
+"""WebShop as an environment: what an agent reads, what is refused, how an episode ends, and errors for bad data."""
 
 import json
 import lzma
@@ -72,7 +72,7 @@ async def played(real: WebShop, behaviour: str, tasks: list[Task]) -> list[Traje
 
 
 def wish(words: str) -> Task:
-    """A task of the small catalogue, whatever the machine has."""
+    """Return the task of the small catalogue with these words, whatever catalogue the machine has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DREAMGYM_WEBSHOP", raising=False)
         return next(task for split in SPLITS for task in webshop({}).tasks(split) if words in task.instruction)
@@ -89,7 +89,7 @@ async def test_the_shop_keeps_the_contract_of_an_environment() -> None:
     await check_environment(real.create, real.tasks("test")[:3], action=nowhere, deterministic=True)
 
 
-async def test_what_was_wished_is_bought_in_four_steps() -> None:
+async def test_the_wished_product_is_bought_in_four_steps() -> None:
     start, found, product, chosen, bought = await said(LAMP, LAMP_CALLS)
     assert start.observation == f"WebShop [SEP] Instruction: [SEP] {LAMP.instruction} [SEP] Search"
     assert start.info == {"admissible": ["search[…]"]}
@@ -109,14 +109,14 @@ async def test_what_was_wished_is_bought_in_four_steps() -> None:
     assert 'options [SEP] {"color": "white"}' in bought.observation
 
 
-async def test_the_state_says_what_the_page_does_not_show() -> None:
+async def test_the_state_contains_what_the_page_does_not_show() -> None:
     *_, product, chosen, _ = await said(LAMP, LAMP_CALLS)
     hidden = " [SEP] query: corner floor lamp with remote control [SEP] page: 1 [SEP] product: DG00000038"
     assert product.state == f"{product.observation}{hidden} [SEP] chosen: nothing"
     assert chosen.state == f"{product.observation}{hidden} [SEP] chosen: color: white"
 
 
-async def test_the_wrong_option_is_worth_less_and_is_no_success() -> None:
+async def test_a_wrong_option_lowers_the_score_and_is_not_a_success() -> None:
     calls = [*LAMP_CALLS[:2], "click[black]", "click[buy now]"]
     bought = (await said(LAMP, calls))[-1]
     assert (bought.reward, bought.terminated) == (0.0, True)
@@ -124,7 +124,7 @@ async def test_the_wrong_option_is_worth_less_and_is_no_success() -> None:
     assert bought.info["parts"] == {"kind": 1.0, "attributes": 2, "options": 0, "price": True}
 
 
-async def test_a_new_search_forgets_what_was_chosen() -> None:
+async def test_a_new_search_discards_the_chosen_options() -> None:
     again = await said(LAMP, [*LAMP_CALLS[:3], "search[lamp]", LAMP_CALLS[1], "click[buy now]"])
     assert "options [SEP] {} [SEP]" in again[-1].observation
 
@@ -138,13 +138,13 @@ async def test_pages_turn_and_lead_back() -> None:
 
 
 @pytest.mark.parametrize("impossible", ["click[buy now]", "click[dg00000001]", "click[]", "click[search]", "search[]"])
-async def test_what_the_page_does_not_have_is_refused_with_the_same_page(impossible: str) -> None:
+async def test_an_action_that_the_page_does_not_offer_is_refused_with_the_same_page(impossible: str) -> None:
     start, refused = await said(LAMP, [impossible])
     assert refused.is_error
     assert (refused.observation, refused.state, refused.reward) == (start.observation, start.state, 0.0)
 
 
-async def test_nothing_is_done_after_the_purchase() -> None:
+async def test_an_action_after_the_purchase_is_refused() -> None:
     environment = webshop({}).create()
     await environment.reset(LAMP)
     for text in LAMP_CALLS:
@@ -239,12 +239,12 @@ def test_a_bad_row_is_named(tmp_path: Path, change: JsonObject, fault: str) -> N
         _ = webshop({"catalogue": str(folder(tmp_path, row))}).spec
 
 
-def test_a_price_that_is_known_to_be_unknown_is_a_hundred_dollars(tmp_path: Path) -> None:
+def test_an_empty_price_counts_as_a_hundred_dollars(tmp_path: Path) -> None:
     (task,) = webshop({"catalogue": str(folder(tmp_path, {**ROW, "pricing": ""}))}).tasks("test")[:1]
     assert re.search(r", and price lower than 1[234]0\.00 dollars$", task.instruction)
 
 
-def test_missing_and_half_downloaded_data_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_and_half_downloaded_data_are_errors_of_one_sentence(tmp_path: Path) -> None:
     def fault() -> str:
         with pytest.raises(InvalidInput) as caught:
             _ = webshop({"catalogue": str(tmp_path)}).spec

@@ -1,4 +1,4 @@
-"""The shop's parts: the words of a text, the ranking, the goals and what a purchase is worth."""
+"""The shop's parts: the terms of a text, the ranking, the goals and the score of a purchase."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def test_any_text_has_terms_which_do_not_depend_on_its_capitals(text: str) -> No
 
 
 @pytest.mark.parametrize("text", ["_" * 10**6, "a" * 10**6 + "bly", "a_" * 10**5, "1." * 10**5, "\u2764\u200d" * 10**5])
-def test_a_text_of_any_length_is_read_in_one_go(text: str) -> None:
+def test_a_text_of_any_length_has_terms_of_bounded_length(text: str) -> None:
     assert all(len(term) <= 255 for term in ANALYZER.terms(text))
 
 
@@ -99,7 +99,7 @@ def test_equally_good_documents_come_in_the_order_of_their_names() -> None:
 
 
 @given(st.lists(st.sampled_from(["lamp", "red", "soft", "wool", "cable", "tea", "zebra"]), max_size=6))
-def test_what_is_found_has_a_word_of_the_query(words: list[str]) -> None:
+def test_every_found_product_contains_a_word_of_the_query(words: list[str]) -> None:
     found = shop(None, 0).search(" ".join(words))
     wanted = set(ANALYZER.terms(" ".join(words)))
     assert len({product.asin for product in found}) == len(found)
@@ -118,7 +118,7 @@ def test_goals_and_prices_are_drawn_by_the_seed_alone() -> None:
     assert [goal.price_limit for goal in one.goals] != [goal.price_limit for goal in other.goals]
 
 
-def test_a_goal_is_each_way_to_choose_the_options_below_a_price_that_the_product_has() -> None:
+def test_each_choice_of_all_options_is_a_goal_with_a_limit_above_the_products_price() -> None:
     cup = product("c", "Cup", demand="Find me a cup", options={"size": ("s", "m"), "color": ("red", "blue")})
     pin = product("p", "Pin", demand="Find me a pin", prices=(2000.0,))
     nobody = product("n", "Nothing")
@@ -162,7 +162,7 @@ WISH = Goal(LAMP, {"color": "black", "size": "small"}, 10.0)
         ({"color": "jet black", "size": "small"}, 9.0, 1.0),
     ],
 )
-def test_the_score_is_the_share_of_what_was_wished(options: dict[str, str], price: float, share: float) -> None:
+def test_the_score_is_the_fulfilled_share_of_the_wish(options: dict[str, str], price: float, share: float) -> None:
     assert score(LAMP, WISH, price, options)[0] == share
 
 
@@ -196,7 +196,7 @@ def test_a_colour_inside_of_another_word_counts_as_the_original_counts_it() -> N
     assert (total, parts["options"]) == (2 / 3, 0)
 
 
-def test_nouns_are_all_words_but_numbers_and_words_that_are_none() -> None:
+def test_nouns_are_all_words_except_numbers_and_listed_other_words() -> None:
     assert nouns("The Brass Lamp with 3 Shades, 40cm (for Living Room)") == (
         "brass",
         "lamp",

@@ -1,4 +1,4 @@
-"""A dream of the shop from recordings alone: pages are read and worded again, purchases are worth what they were."""
+"""A dream of the shop from recordings alone: pages are read and rendered again, and purchases keep their reward."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ def shop() -> WebShop:
 
 
 async def visits(behaviour: str, tasks: Sequence[Task], *, first_seed: int = 0) -> list[Trajectory]:
-    """Real play of some tasks, one episode each."""
+    """Play one episode of each task in the real shop."""
     real = shop()
     player = real.behaviours[behaviour]
     return [
@@ -102,7 +102,7 @@ def search(query: str) -> ToolCall:
 
 
 def read(trajectory: Trajectory, reader: WebShopReader) -> list[tuple[JsonObject, ToolCall, StepResult]]:
-    """The state after each step, its call and its result as read."""
+    """For each step: the state after it, its call and its result, as the reader returns them."""
     state = reader.start(trajectory.task, StepResult(observation=trajectory.task.initial_state or ""))
     found = []
     for step in trajectory.transitions:
@@ -113,7 +113,7 @@ def read(trajectory: Trajectory, reader: WebShopReader) -> list[tuple[JsonObject
     return found
 
 
-def test_every_page_is_read_and_worded_again_but_the_receipt(recorded: list[Trajectory]) -> None:
+def test_every_page_except_the_receipt_is_read_and_rendered_again(recorded: list[Trajectory]) -> None:
     reader = shop().reader
     assert isinstance(reader, PageReader)
     kinds = Counter[str]()
@@ -135,7 +135,7 @@ PAGES = st.lists(TEXTS | st.sampled_from(KNOWN), min_size=1, max_size=30)
 
 
 @given(PAGES, TEXTS)
-def test_any_page_of_texts_is_read_and_worded_again(texts: list[str], wish: str) -> None:
+def test_any_page_of_texts_is_read_and_rendered_again(texts: list[str], wish: str) -> None:
     reader = shop().reader
     page = " [SEP] ".join(["Instruction:", wish, *texts])
     task = Task(id="any", env="webshop", instruction=wish)
@@ -151,7 +151,7 @@ def test_any_page_of_texts_is_read_and_worded_again(texts: list[str], wish: str)
             assert reader.observation(call, result.structured, wish) == page
 
 
-def test_the_links_of_a_page_are_what_can_be_clicked_on_it(recorded: list[Trajectory]) -> None:
+def test_the_links_of_a_page_are_its_clickable_elements(recorded: list[Trajectory]) -> None:
     reader = shop().reader
     for trajectory in recorded[:60]:
         for (state, _, _), step in zip(read(trajectory, reader), trajectory.transitions, strict=True):
@@ -161,7 +161,7 @@ def test_the_links_of_a_page_are_what_can_be_clicked_on_it(recorded: list[Trajec
             assert set(as_object(state["links"])) == clicks
 
 
-def test_a_state_remembers_what_was_chosen_and_what_was_bought(recorded: list[Trajectory]) -> None:
+def test_a_state_contains_the_chosen_options_and_the_bought_product(recorded: list[Trajectory]) -> None:
     reader, compared = shop().reader, 0
     for trajectory in recorded:
         for (state, _, _), step in zip(read(trajectory, reader), trajectory.transitions, strict=True):
@@ -176,7 +176,7 @@ def test_a_state_remembers_what_was_chosen_and_what_was_bought(recorded: list[Tr
     assert compared > 20
 
 
-def test_what_the_recorded_pages_answer_is_what_the_shop_answers(known: PageWorlds, tasks: Sequence[Task]) -> None:
+def test_answers_from_recorded_pages_are_those_of_the_shop(known: PageWorlds, tasks: Sequence[Task]) -> None:
     answered = Counter[bool]()
     for trajectory in asyncio.run(visits("mixed_rule", tasks, first_seed=500)):
         episode = known.episode(trajectory.task)
@@ -196,7 +196,7 @@ def test_what_the_recorded_pages_answer_is_what_the_shop_answers(known: PageWorl
     assert answered[True] > 120
 
 
-def test_a_purchase_is_worth_what_it_was_for_the_same_wish_and_open_where_nobody_knows(
+def test_a_purchase_keeps_its_result_for_the_same_wish_and_is_open_for_an_unknown_wish(
     known: PageWorlds, recorded: list[Trajectory]
 ) -> None:
     worth = Counter[tuple[bool, bool]]()
@@ -220,7 +220,7 @@ def test_a_purchase_is_worth_what_it_was_for_the_same_wish_and_open_where_nobody
     assert set(worth) == {(True, True), (False, True), (False, False)}
 
 
-async def test_an_end_that_nobody_can_judge_cuts_the_episode_off_with_an_open_reward(
+async def test_an_end_that_nobody_can_judge_truncates_the_episode_without_a_reward(
     buffer: MemoryBuffer, tasks: Sequence[Task]
 ) -> None:
     dream = DreamEnvironment(shop().spec, NearestModel(), buffer)
@@ -232,7 +232,7 @@ async def test_an_end_that_nobody_can_judge_cuts_the_episode_off_with_an_open_re
 
 
 def shop_rule(task: Task):  # type: ignore[no-untyped-def]
-    """The rule, played for the wish of a task whatever is read."""
+    """Return the behaviour `rule`, played for the wish of this task whatever it reads."""
     rule = shop().behaviours["rule"]
 
     async def for_the_wish(first: StepResult, environment: object, seed: int) -> None:
@@ -241,7 +241,7 @@ def shop_rule(task: Task):  # type: ignore[no-untyped-def]
     return for_the_wish
 
 
-async def test_a_click_on_what_is_not_there_is_refused_and_shows_the_page_again(
+async def test_a_click_on_a_missing_element_is_refused_and_shows_the_page_again(
     buffer: MemoryBuffer, tasks: Sequence[Task]
 ) -> None:
     dream = DreamEnvironment(shop().spec, NearestModel(), buffer)
@@ -250,7 +250,7 @@ async def test_a_click_on_what_is_not_there_is_refused_and_shows_the_page_again(
     assert (refused.is_error, refused.observation) == (True, first.observation)
 
 
-async def test_a_product_that_nobody_opened_shows_what_the_results_tell_of_it(known: PageWorlds) -> None:
+async def test_a_product_that_nobody_opened_shows_its_data_from_the_results(known: PageWorlds) -> None:
     opened = {json.loads(parts)["product"] for kind, parts in known.contents if kind == "item"}
     for kind, parts in known.contents:
         texts = as_object(known.contents[kind, parts])["texts"]
@@ -269,7 +269,7 @@ async def test_a_product_that_nobody_opened_shows_what_the_results_tell_of_it(kn
     assert str(texts[texts.index(unseen) + 1]) in shown.observation
 
 
-async def test_a_search_in_other_words_shows_the_results_of_the_recorded_words_most_like_them(
+async def test_a_search_in_other_words_shows_the_results_of_the_most_similar_recorded_search(
     known: PageWorlds, recorded: list[Trajectory]
 ) -> None:
     task = next(one.task for one in recorded if one.success)
@@ -285,7 +285,7 @@ async def test_a_search_in_other_words_shows_the_results_of_the_recorded_words_m
 
 
 class Gullible:
-    """A language model that shows whatever a search names, and believes that everything is done."""
+    """A language model that shows any product that a search names, and with `claims` reports each step as a success."""
 
     name = "gullible"
     demonstrations = 1
@@ -316,7 +316,7 @@ class Gullible:
         pass
 
 
-async def test_a_purchase_after_a_page_that_a_language_model_was_talked_into_is_not_rewarded(
+async def test_a_purchase_from_a_page_that_a_language_model_was_tricked_into_is_not_rewarded(
     buffer: MemoryBuffer, recorded: list[Trajectory], known: PageWorlds
 ) -> None:
     whole = next(one for one in recorded if one.success)
@@ -334,7 +334,7 @@ async def test_a_purchase_after_a_page_that_a_language_model_was_talked_into_is_
     assert await again.step(calls[-1]) == results[-1]
 
 
-async def test_a_success_that_a_language_model_claims_of_a_page_is_decided_by_the_judge(
+async def test_the_judge_decides_a_success_that_a_language_model_claims_for_a_page(
     buffer: MemoryBuffer, tasks: Sequence[Task]
 ) -> None:
     dream = DreamEnvironment(shop().spec, Gullible(claims=True), buffer)
@@ -369,7 +369,7 @@ def test_a_page_that_was_recorded_in_two_versions_is_named_and_left_out(
     assert known.episode(other.task).answer(other.transitions[0].action) is not None
 
 
-async def test_a_dream_that_only_repeats_says_that_no_page_was_recorded(
+async def test_a_dream_that_only_repeats_raises_not_recorded_for_an_unknown_page(
     buffer: MemoryBuffer, tasks: Sequence[Task]
 ) -> None:
     dream = DreamEnvironment(shop().spec, NearestModel(), buffer)
@@ -432,7 +432,7 @@ def test_a_pointer_policy_can_search_and_click(recorded: list[Trajectory]) -> No
     assert ("click", "element") in {verb[:2] for verb in verbs}
 
 
-async def test_an_mcp_client_buys_in_the_dream_and_the_control_api_tells_the_reward(
+async def test_an_mcp_client_buys_in_the_dream_and_the_control_api_returns_the_reward(
     buffer: MemoryBuffer, recorded: list[Trajectory]
 ) -> None:
     whole = next(one for one in recorded if one.success)

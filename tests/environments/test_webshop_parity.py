@@ -1,7 +1,7 @@
-"""The authors' own engine against ours, step by step, on runs recorded of it.
+"""Our engine of WebShop against the authors' own, step by step, on runs recorded with theirs.
 
-Its catalogue holds texts of public shop pages and is not ours to ship: DREAMGYM_WEBSHOP names a folder that has it, and
-the recorded runs beside it.
+We cannot ship their catalogue, which contains texts of public shop pages. DREAMGYM_WEBSHOP names a folder with the
+catalogue and the recorded runs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The shop behind a server: MCP clients and unchanged agents buy in it, in reality and dreamed."""
+"""The shop behind a server: an MCP client buys in the real shop and in a dream of it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ def _no_catalogue_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def served(kind: str) -> AsyncIterator[ControlClient]:
-    """The control plane of the real shop, or of a dream that knows one purchase of each of three wishes."""
+    """Serve the real shop, or a dream of one purchase for each of three wishes; yield a client of the control API."""
     shop, buffer = webshop({}), MemoryBuffer(TrigramEncoder())
     worlds: Worlds = RealWorlds(shop.spec, shop.create)
     if kind == "dream":
@@ -48,7 +48,7 @@ async def served(kind: str) -> AsyncIterator[ControlClient]:
 
 
 async def purchase() -> tuple[ToolCall, ...]:
-    """What the expert does for the first wish."""
+    """Return the expert's actions for the first wish."""
     shop = webshop({})
     task = shop.spec.tasks[0]
     episode = await play(shop.create(), task, shop.behaviours["expert"], spec=shop.spec, seed=0, source=Source.REAL)
@@ -56,7 +56,7 @@ async def purchase() -> tuple[ToolCall, ...]:
 
 
 @pytest.mark.parametrize("kind", ["real", "dream"])
-async def test_an_mcp_client_buys_what_was_wished_and_is_rewarded(kind: str) -> None:
+async def test_an_mcp_client_buys_the_wished_product_and_is_rewarded(kind: str) -> None:
     async with served(kind) as control:
         started = await control.create("webshop", task_id=webshop({}).spec.tasks[0].id, seed=0)
         assert started.observation == webshop({}).spec.tasks[0].initial_state
@@ -70,7 +70,7 @@ async def test_an_mcp_client_buys_what_was_wished_and_is_rewarded(kind: str) -> 
     assert (state.terminated, state.reward) == (True, 1.0)
 
 
-async def test_a_click_on_nothing_is_a_tool_error_and_the_visit_goes_on() -> None:
+async def test_a_click_on_a_missing_element_is_a_tool_error_and_the_visit_goes_on() -> None:
     async with served("real") as control:
         started = await control.create("webshop", task_id=webshop({}).spec.tasks[0].id, seed=0)
         async with Client(started.mcp_url) as client:

@@ -1,4 +1,4 @@
-"""Chat-completions servers of every kind that models are served by: on real sockets, in the loop that asks them."""
+"""Fake chat-completions servers of every kind that is in use: on real sockets, in the event loop of their clients."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass
 class FakeEndpoint:
-    """One model behind one address. The defaults take every parameter and answer half a second later."""
+    """One model behind one address. By default it accepts every parameter and answers after half a second."""
 
     refuses: frozenset[str] = frozenset()
-    """Parameters that are an error of 400 to it, worded as OpenAI does."""
+    """Parameters that it refuses with status 400, in OpenAI's wording."""
     formats: frozenset[str] = frozenset({"json_schema", "json_object"})
-    """Values of `response_format.type` that it knows."""
+    """Values of `response_format.type` that it accepts."""
     thinks: Callable[[int], int] = lambda number: 0
-    """Tokens of thoughts before its answer of this number; if they take all the room, the answer is empty."""
+    """Tokens of thoughts before the answer with this number. If they take all the room, the answer is empty."""
     most_tokens: int = 1_000_000
-    """Largest room for an answer that may be asked for."""
+    """Most tokens of an answer that a request may ask for."""
     seconds: float = 0.5
-    """Time for an answer."""
+    """Duration of an answer."""
     before: Before = lambda endpoint, body: None
-    """Asked first with every request: what it returns is the answer."""
+    """Called first with every request. If it returns a response, that is the answer."""
     asked: list[Body] = field(default_factory=list)
-    """Every request, refused ones too."""
+    """All requests, including refused ones."""
     answered: int = 0
-    """Questions that were answered."""
+    """Number of answered questions."""
     running: int = 0
     headers: dict[str, str] = field(default_factory=dict)
-    """Of the next answer."""
+    """Headers of the next answer."""
 
     @property
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
     async def complete(self, request: web.Request) -> web.Response:
-        """One request."""
+        """Handle one request."""
         body = await request.json()
         self.asked.append(body)
         self.running += 1
@@ -90,7 +90,7 @@ class FakeEndpoint:
 
 
 def room_of(body: Body) -> int:
-    """Most tokens of the answer."""
+    """Return the most tokens that the answer may have."""
     return int(body.get("max_completion_tokens") or body.get("max_tokens") or 1_000_000)
 
 
@@ -99,13 +99,13 @@ def prompt_tokens(body: Body) -> int:
 
 
 def refused(status: int, message: str, *, headers: dict[str, str] | None = None, **error: str) -> web.Response:
-    """An error as OpenAI words it."""
+    """Return an error in OpenAI's wording."""
     kind = "invalid_request_error" if status < 429 else "server_error"
     return web.json_response({"error": {"message": message, "type": kind, **error}}, status=status, headers=headers)
 
 
 def simulated(body: Body) -> str:
-    """One step of a simulated environment that repeats its argument; anything else is a probe."""
+    """Return an answer that repeats the argument of a simulated step, or the answer to a probe."""
     found = re.search(r"<action>\n(.*)\n</action>", body["messages"][-1]["content"])
     if found is None:
         return '{"ok": true}'
@@ -116,7 +116,7 @@ def simulated(body: Body) -> str:
 
 @asynccontextmanager
 async def serving(endpoint: FakeEndpoint) -> AsyncIterator[str]:
-    """Serve it on a free port of this machine; yields the base URL, which ends in /v1."""
+    """Serve an endpoint on a free port of this machine; yields the base URL, which ends in /v1."""
 
     async def listed(_: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
@@ -143,11 +143,11 @@ async def running(app: web.Application) -> AsyncIterator[str]:
 
 
 class Windows:
-    """So many requests in each whole minute; what comes beyond is refused with 429.
+    """A limit of requests in each window of time; further ones are refused with status 429.
 
     Args:
-        most: number of requests.
-        retry_after_s: what the refusal says; None says nothing.
+        most: number of requests in a window.
+        retry_after_s: the `Retry-After` of a refusal; None leaves it out.
         every_s: length of a window, by default a minute.
     """
 
@@ -173,15 +173,15 @@ class Windows:
 
 
 class Bucket:
-    """So much a minute, refilled all the time, as OpenAI and Anthropic count; what comes beyond is refused with 429.
+    """A limit per minute that refills continuously, as at OpenAI and Anthropic; what exceeds it is refused with 429.
 
-    The refusal says after how many milliseconds there is room, and which limit it was.
+    A refusal contains the milliseconds until there is room, and a text that shows which limit it was.
 
     Args:
-        per_minute: requests or tokens.
-        counts: what a request is worth.
+        per_minute: number of requests or tokens.
+        counts: number of requests or tokens that one request counts as.
         reason: the text of the refusal.
-        told_as: `requests` or `tokens`, if each answer says in OpenAI's headers what is left of them.
+        told_as: `requests` or `tokens`, if each answer reports in OpenAI's headers how many are left.
     """
 
     def __init__(self, per_minute: int, *, counts: Callable[[Body], int], reason: str, told_as: str = "") -> None:
@@ -206,12 +206,12 @@ class Bucket:
 
 
 def bursts_of_503(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
-    """Overloaded for 6 of 20 seconds."""
+    """Refuse with 503 in the first 6 of every 20 seconds."""
     return refused(503, "The server is overloaded") if endpoint.now % 20 < 6 else None
 
 
 def at_most_at_once(most: int) -> Before:
-    """More than so many requests at the same time are refused, without a word on when to come again."""
+    """Refuse more than this number of requests at the same time, without a `Retry-After`."""
 
     def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
         return refused(429, "too many concurrent requests") if endpoint.running > most else None
@@ -220,7 +220,7 @@ def at_most_at_once(most: int) -> Before:
 
 
 def rubbish_first(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
-    """Each question about a step is answered with a page, then with half a stream, and only then with a completion."""
+    """Answer each question about a step with a page, then with half a stream, and only then with a completion."""
     before = endpoint.asked.count(body) - 1
     if "<action>" not in body["messages"][-1]["content"] or before > 1:
         return None
@@ -230,7 +230,7 @@ def rubbish_first(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
 
 
 def changes_its_mind(after: int) -> Before:
-    """Takes everything at first; after so many answers it knows neither schemas nor a temperature."""
+    """Accept everything at first; after this number of answers, refuse schemas, the temperature and the seed."""
 
     def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
         if endpoint.answered >= after:
@@ -241,7 +241,7 @@ def changes_its_mind(after: int) -> Before:
 
 
 REASONING = frozenset({"temperature", "max_tokens", "seed", "logprobs"})
-"""What OpenAI's reasoning models refuse."""
+"""Parameters that OpenAI's reasoning models refuse."""
 
 KINDS: dict[str, Callable[[], FakeEndpoint]] = {
     "takes everything": FakeEndpoint,
@@ -272,4 +272,4 @@ KINDS: dict[str, Callable[[], FakeEndpoint]] = {
     "refuses schemas and temperature after 20 answers": lambda: FakeEndpoint(before=changes_its_mind(20)),
     "slow, 150 s an answer": lambda: FakeEndpoint(seconds=150),
 }
-"""By the words that the benchmark prints."""
+"""Endpoints by the description that the benchmark prints."""

@@ -1,4 +1,4 @@
-"""Runs of hours at limited endpoints, without HTTP: what the limiter predicts, and how long it took."""
+"""Runs of hours at limited endpoints, without HTTP: the limiter's predictions and the true durations."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ RUNS = {
 
 @dataclass
 class Outcome:
-    """What a run took, and what was thought of it on the way."""
+    """The duration of a run, its refusals, and the errors of the predictions during it."""
 
     hours: float = 0.0
     refused: int = 0
     errors: dict[int, float] = field(default_factory=dict)
-    """By minutes since the start: predicted time that was left over true one, less one."""
+    """Relative error of the predicted remaining time (predicted / true - 1), by minutes since the start."""
 
 
 def outcome(run: Run, seed: int, looks: tuple[int, ...]) -> Outcome:
-    """Ask all questions, and predict at some minutes how long the others will take."""
+    """Ask all questions, and at the minutes `looks` predict how long the remaining ones will take."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(_outcome(run, seed, looks))
 

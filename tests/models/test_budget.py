@@ -1,4 +1,4 @@
-"""A budget ends the asking before it is passed; the endpoint is a real one that keeps its own account."""
+"""A budget stops the questions before it is exceeded; the endpoint is a real server that keeps its own account."""
 
 import asyncio
 import json
@@ -54,12 +54,12 @@ async def loaded(url: str, predictions: MemoryPredictions | None = None) -> Asyn
 
 
 def most_of_question() -> TokenUsage:
-    """The most tokens of a question; the form in which its schema is sent is longer than the schema."""
+    """Return the most tokens of a question. The dots are for the form in which the schema is sent, which is longer."""
     return room_of([question(0)[0].content, json.dumps(SCHEMA), 100 * "."], ROOM)
 
 
 async def asked(llm: LLM, number: int) -> str:
-    """`yes`, or why there was no answer."""
+    """Return `yes` or `no`, or the error if the budget is spent."""
     try:
         answer = await llm.complete(question(number), schema=SCHEMA, max_tokens=ROOM)
     except BudgetSpent as error:
@@ -87,7 +87,7 @@ def test_a_budget_is_money_tokens_or_calls(text: str, amount: float, unit: str, 
 @pytest.mark.parametrize(
     "text", ["", "-1", "5,00", "five", "5 euros", "$5 calls", "1e9", "inf", "nan", "300 cells", "5" * 50, "5 5"]
 )
-def test_what_is_no_budget_is_refused_with_what_is_one(text: str) -> None:
+def test_a_text_that_is_not_a_budget_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"expected dollars such as 5\.00, or '200k tokens', or '300 calls'"):
         read_limit(text)
 
@@ -97,7 +97,7 @@ def test_a_budget_is_read_in_linear_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "1,2,3,4", "1,-2", "a,b", "1,nan", "m=", "m=1", "1,2 x"])
-def test_what_is_no_price_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_price_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"DREAMGYM_PRICE: .* is not a price: expected IN,OUT"):
         read_prices(text)
 
@@ -182,7 +182,7 @@ async def test_a_budget_stops_before_the_call_that_would_pass_it(budget: str, at
     assert told.dollars == pytest.approx(account.dollars)
 
 
-async def test_thoughts_count_and_have_their_room_before_a_question_is_asked() -> None:
+async def test_thoughts_count_and_their_room_is_reserved_before_a_question_is_asked() -> None:
     with open_ledger("20k tokens") as ledger:
         async with billing(ok) as (url, account), loaded(url) as llm:
             answers = [await asked(llm, number) for number in range(160)]
@@ -192,7 +192,7 @@ async def test_thoughts_count_and_have_their_room_before_a_question_is_asked() -
     assert "the next call may cost" in answers[-1]
 
 
-async def test_calls_run_at_once_where_the_budget_has_room_for_all() -> None:
+async def test_calls_run_at_once_if_the_budget_has_room_for_all() -> None:
     gate = asyncio.Event()
     gate.set()
     with open_ledger("5.00"):
@@ -208,7 +208,7 @@ async def test_calls_run_at_once_where_the_budget_has_room_for_all() -> None:
 
 
 @pytest.mark.parametrize("budget", ["5.00", "1M tokens"])
-async def test_an_endpoint_that_tells_no_usage_is_refused_after_one_call(budget: str) -> None:
+async def test_an_endpoint_that_reports_no_usage_is_refused_after_one_call(budget: str) -> None:
     with open_ledger(budget) as ledger:
         async with billing(ok, tells=False) as (url, account), loaded(url) as llm:
             answers = await asyncio.gather(*(asked(llm, number) for number in range(32)))
@@ -219,7 +219,7 @@ async def test_an_endpoint_that_tells_no_usage_is_refused_after_one_call(budget:
     assert held.untold == len(account.bills)
 
 
-async def test_an_endpoint_that_tells_no_usage_can_be_limited_in_calls() -> None:
+async def test_an_endpoint_that_reports_no_usage_can_be_limited_in_calls() -> None:
     with open_ledger("4 calls"):
         async with billing(ok, tells=False) as (url, account), loaded(url) as llm:
             answers = [await asked(llm, number) for number in range(6)]
@@ -259,7 +259,7 @@ async def test_a_call_that_never_reached_the_model_costs_nothing() -> None:
         assert ledger.spent.calls == 0
 
 
-async def test_a_call_that_is_left_in_the_middle_counts_as_the_most_it_can_cost() -> None:
+async def test_an_abandoned_call_counts_as_the_most_that_it_can_cost() -> None:
     never = asyncio.Event()
     with open_ledger("5.00") as ledger:
         async with billing(ok, waits=never) as (url, account), loaded(url) as llm:
@@ -308,7 +308,7 @@ asyncio.run(main())
     assert LEDGER_VARIABLE not in os.environ
 
 
-def test_what_a_killed_process_had_reserved_counts_as_spent() -> None:
+def test_the_open_reservation_of_an_ended_process_counts_as_spent() -> None:
     with open_ledger("10 tokens") as ledger:
         code = "from dreamgym.budget import current_ledger; assert current_ledger().reserve(8)"
         subprocess.run([sys.executable, "-c", code], check=True)

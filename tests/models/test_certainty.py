@@ -1,4 +1,4 @@
-"""What a model gave to its answer, read from its logits step by step."""
+"""The probabilities that a model gave to its answer, computed from its logits step by step."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ OTHER = [*PIECES, ':"x","done":false']
 
 
 class Pieces:
-    """A tokenizer whose tokens are given texts."""
+    """A tokenizer whose tokens are the texts in `OTHER`."""
 
     def get_vocab(self) -> dict[str, int]:
         return {piece: number for number, piece in enumerate(OTHER)}
@@ -22,7 +22,7 @@ class Pieces:
 
 
 def watched(*answer: tuple[str, dict[str, float]]) -> tuple[Certainty, list[int]]:
-    """The pieces that were chosen, with the logits beside theirs (which is 2); all others are 0."""
+    """Watch an answer: each chosen piece has the logit 2, the pieces beside it the given logits, all others 0."""
     watching = Certainty(Pieces())
     tokens = []
     for piece, beside in answer:
@@ -55,7 +55,7 @@ def test_a_token_that_holds_more_than_the_value_is_compared_with_its_counterpart
     assert found["done"] == pytest.approx(0.5)
 
 
-def test_truth_values_within_a_value_are_none_of_the_answers() -> None:
+def test_truth_values_nested_in_a_value_do_not_count() -> None:
     watching, tokens = watched(sure("{"), sure('"a":'), sure("{"), sure('"error":'), sure("true"), sure("}"), sure("}"))
     assert watching.probabilities(0, tokens).keys() == {"tokens"}
 

@@ -28,7 +28,7 @@ ACT: JsonObject = {
 
 
 def scripted(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
-    """Calls the first tool once, then says what it answered."""
+    """Call the tool `act` once, then repeat its answer."""
     if messages[-1]["role"] == "tool":
         return Reply(text=f"It said: {messages[-1]['content']}")
     return Reply(text="I look.", tool_calls=(ToolCall(name="act", arguments={"command": "look «around»"}),))
@@ -65,7 +65,7 @@ async def test_a_stream_adds_up_to_the_same_reply() -> None:
     assert len(chunks) == 1 + len(more) > 2
 
 
-async def test_a_policy_that_fails_and_a_body_that_is_none_are_errors_with_a_reason() -> None:
+async def test_a_failing_policy_and_an_invalid_body_are_errors_with_a_reason() -> None:
     def failing(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
         raise EnvironmentUnavailable("the model is asleep")
 

@@ -1,4 +1,4 @@
-"""The checkpoint backend with a tiny random Llama: batching changes nothing, and faults reach whoever asked."""
+"""The checkpoint backend with a tiny random Llama: batching changes no answer, and a fault reaches only its caller."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}w0"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose answers are arbitrary, but its own."""
+    """A checkpoint of fixed random weights, whose answers are arbitrary but always the same."""
     path = tmp_path_factory.mktemp("tiny")
     words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -65,7 +65,7 @@ QUESTIONS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w10 w11", "w2 w2"]
 
 
 def whole(answer: Completion) -> Completion:
-    """All but the probabilities, in which roundings show."""
+    """Return the answer without its probabilities, whose rounding depends on the batch."""
     return answer.model_copy(update={"probabilities": {}})
 
 
@@ -138,7 +138,7 @@ async def test_a_model_that_keeps_no_keys_and_values_is_refused_with_its_name(fo
     await mamba.close()
 
 
-async def test_whoever_stops_waiting_does_not_harm_the_others(model: CheckpointModel) -> None:
+async def test_a_cancelled_question_does_not_harm_the_others(model: CheckpointModel) -> None:
     gone = asyncio.create_task(model.complete(said("w1"), max_tokens=5))
     stays = asyncio.create_task(model.complete(said("w2"), max_tokens=5))
     await asyncio.sleep(0)
@@ -146,7 +146,7 @@ async def test_whoever_stops_waiting_does_not_harm_the_others(model: CheckpointM
     assert (await stays).completion_tokens > 0
 
 
-async def test_rubbish_of_an_untrained_checkpoint_is_no_prediction(folder: Path) -> None:
+async def test_rubbish_of_an_untrained_checkpoint_raises_prediction_error(folder: Path) -> None:
     from dreamgym.dream.model import Query
     from dreamgym.environment import EnvironmentSpec
     from dreamgym.state import State
@@ -172,7 +172,7 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
         load(str(tmp_path))
 
 
-async def test_a_fitted_model_is_stopped_where_its_answer_is_twice_as_long_as_any_that_it_learned(
+async def test_a_fitted_model_is_stopped_at_twice_the_length_of_the_longest_answer_that_it_learned(
     folder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(folder, tmp_path / "fitted")

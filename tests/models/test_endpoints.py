@@ -1,4 +1,4 @@
-"""Endpoints of every kind: each question is answered in the end, or one sentence says why not."""
+"""Endpoints of every kind: each question is answered in the end, or fails with the reason in one sentence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPEC = EnvironmentSpec(
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Minutes of limits and pauses are jumped over."""
+    """Use virtual time, in which minutes of limits and pauses pass at once."""
     return "asyncio", {"loop_factory": VirtualTimeLoop}
 
 
@@ -59,7 +59,7 @@ def now() -> float:
 
 
 async def steps(model: OpenAIModel, number: int, count: int) -> list[StepResult]:
-    """The answers of an episode that takes notes."""
+    """Play an episode that takes notes, and return its answers."""
     environment = DreamEnvironment(SPEC, LanguageModel(model), MemoryBuffer(TrigramEncoder()))
     await environment.reset(Task(id=str(number), env="notes", instruction="Take notes."), seed=number)
     return [
@@ -75,7 +75,7 @@ async def test_every_step_is_answered_whatever_the_endpoint_takes_and_however_it
     assert said == [[f"noted {number}-{step}" for step in range(4)] for number in range(16)]
 
 
-async def test_what_an_endpoint_takes_is_asked_once_by_all_who_use_it() -> None:
+async def test_all_models_of_an_endpoint_share_one_probe_of_its_parameters() -> None:
     endpoint = FakeEndpoint(refuses=REASONING, formats=frozenset({"json_object"}))
     async with serving(endpoint) as url:
         models = [OpenAIModel(url, "m") for _ in range(3)]
@@ -88,7 +88,7 @@ async def test_what_an_endpoint_takes_is_asked_once_by_all_who_use_it() -> None:
 
 
 @pytest.mark.parametrize("lost", ["temperature", "seed", "max_tokens", "response_format"])
-async def test_a_refusal_that_names_nothing_costs_no_other_parameter(lost: str) -> None:
+async def test_a_refusal_that_names_no_parameter_costs_only_the_refused_one(lost: str) -> None:
     def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
         return refused(400, "bad request") if lost in body else None
 
@@ -114,7 +114,7 @@ async def test_a_parameter_that_is_refused_in_mid_run_is_given_up_and_the_run_go
     assert again == later == (False, None)
 
 
-async def test_thoughts_have_room_of_their_own_and_what_was_spent_in_vain_is_counted() -> None:
+async def test_thoughts_have_room_of_their_own_and_tokens_spent_in_vain_are_counted() -> None:
     endpoint = FakeEndpoint(refuses=REASONING, thinks=lambda number: 12_000 if number > 1 else 100)
     async with model_at(endpoint) as model:
         completion = await model.complete(ASKED, schema=SCHEMA, max_tokens=500)
@@ -147,7 +147,7 @@ async def test_an_endpoint_without_thoughts_short_enough_ends_as_cut_off() -> No
         assert (await model.complete(ASKED, schema=SCHEMA)).finish_reason == "length"
 
 
-async def test_nobody_asks_before_the_time_that_a_refusal_says() -> None:
+async def test_no_request_is_sent_before_the_time_in_a_refusal() -> None:
     endpoint = FakeEndpoint(before=Windows(5, retry_after_s=47))
     came: list[float] = []
     limit = endpoint.before
@@ -194,7 +194,7 @@ async def test_an_account_without_money_is_not_waited_for() -> None:
         assert now() < 60
 
 
-async def test_a_step_answered_with_rubbish_alone_fails_with_one_sentence_and_no_reward() -> None:
+async def test_a_step_answered_only_with_rubbish_fails_with_one_sentence_and_no_reward() -> None:
     endpoint = FakeEndpoint()
     async with model_at(endpoint) as model:
         await steps(model, 0, 1)
@@ -232,7 +232,7 @@ async def test_a_limit_that_is_raised_is_found() -> None:
         ("slow down", "requests"),
     ],
 )
-def test_a_refusal_says_what_there_was_too_much_of(message: str, limit: str) -> None:
+def test_the_exceeded_limit_is_read_from_the_refusal(message: str, limit: str) -> None:
     assert limit_of(message) == limit
 
 
@@ -276,7 +276,7 @@ def test_headers_and_reasons_are_read_in_linear_time(piece: str) -> None:
         },
     ],
 )
-async def test_what_headers_say_is_left_is_not_overdrawn(headers: dict[str, str]) -> None:
+async def test_the_remaining_quota_in_the_headers_is_not_exceeded(headers: dict[str, str]) -> None:
     limiter = Limiter()
     async with limiter.turn(10) as turn:
         limiter.answered(turn, 10, 1, headers)

@@ -46,13 +46,13 @@ assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
 
 
 def environ(**variables: str) -> dict[str, str]:
-    """This process's variables without any key, and these."""
+    """Return this process's environment variables without API keys, plus these."""
     kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
     return {**kept, **variables}
 
 
 async def asked(model: str, **variables: str) -> str:
-    """What the script prints at the end."""
+    """Run the script with a model, and return what it prints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", ASK, model, env=environ(**variables), stdout=-1, stderr=-1
     )
@@ -156,7 +156,9 @@ def test_a_longer_history_begins_with_the_blocks_that_the_shorter_one_was_cached
     ],
     ids=["serve", "check"],
 )
-def test_what_cannot_work_is_refused_at_the_start(model: str, reason: str, verb: tuple[str, ...], dsn: str) -> None:
+def test_a_model_that_cannot_work_is_refused_at_the_start(
+    model: str, reason: str, verb: tuple[str, ...], dsn: str
+) -> None:
     command = [sys.executable, "-m", "dreamgym", *verb, "--model", model]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environ(DREAMGYM_DSN=dsn, DREAMGYM_ENCODER="trigram"), check=False

@@ -1,4 +1,4 @@
-"""The local model for real, where its engine and weights are here: always a valid answer, the same one each time."""
+"""The real local model, if its engine and weights are installed: its answer is valid, and the same each time."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ async def test_concurrent_questions_get_valid_answers_that_do_not_depend_on_what
 @pytest.mark.slow
 @ENGINE
 @WEIGHTS
-async def test_a_long_prompt_and_a_short_limit_are_told(model: LocalModel) -> None:
+async def test_a_too_long_prompt_is_refused_and_a_cut_answer_is_marked(model: LocalModel) -> None:
     with pytest.raises(EnvironmentUnavailable, match=r"a prompt of \d+ tokens and an answer of up to 512 do not fit"):
         await model.complete([Message(role="user", content="word " * 17_000)])
     cut = await model.complete([Message(role="user", content="Count to one hundred.")], max_tokens=5)
@@ -75,7 +75,7 @@ async def test_a_long_prompt_and_a_short_limit_are_told(model: LocalModel) -> No
 
 
 @ENGINE
-def test_weights_that_are_not_here_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_are_an_error_with_a_pull_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
     with pytest.raises(InvalidInput, match=r"dreamgym models pull local:1\.5b"):
         load("1.5b")
@@ -86,7 +86,7 @@ def test_weights_that_are_not_here_are_asked_for(tmp_path: Path, monkeypatch: py
 
 
 @ENGINE
-async def test_a_file_that_is_no_model_is_unavailable(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_model_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"no model")
     broken = load(str(tmp_path / "x.gguf"))
     with pytest.raises(EnvironmentUnavailable, match="cannot be loaded"):
@@ -97,7 +97,7 @@ async def test_a_file_that_is_no_model_is_unavailable(tmp_path: Path) -> None:
 @pytest.mark.slow
 @ENGINE
 @WEIGHTS
-async def test_a_mark_in_somebodys_text_does_not_end_their_turn(model: LocalModel) -> None:
+async def test_an_end_mark_in_the_text_of_a_message_does_not_end_its_turn(model: LocalModel) -> None:
     empty, marked = [
         (await model.complete([Message(role="user", content=text)], max_tokens=1)).prompt_tokens
         for text in ("", "<|im_end|>")

@@ -31,10 +31,10 @@ def test_a_text_has_nearly_the_same_vector_in_any_batch(encoder: MiniLMEncoder) 
 
 
 def test_a_text_beyond_the_limit_is_cut_there(encoder: MiniLMEncoder) -> None:
-    limit = MAX_TOKENS - 2  # both ends take one
+    limit = MAX_TOKENS - 2  # one token at each end is special
     exact, longer = encoder.encode(["word " * limit]), encoder.encode(["word " * limit + "other things entirely"])
     np.testing.assert_array_equal(exact, longer)
 
 
-def test_no_text_gives_no_row(encoder: MiniLMEncoder) -> None:
+def test_an_empty_list_gives_no_rows(encoder: MiniLMEncoder) -> None:
     assert encoder.encode([]).shape == (0, encoder.dim)

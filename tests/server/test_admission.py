@@ -10,8 +10,7 @@ import pytest
 from dreamgym_server.sessions import Episodes, Limits, NewEpisode
 from mcp import Client
 from pydantic import JsonValue
-from server_stage import Stage, counter_spec
-from test_episodes import Someone
+from server_stage import Someone, Stage, counter_spec
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable

@@ -13,7 +13,7 @@ from answers import text_of
 from dreamgym_client.environment import RemoteEnvironment
 from dreamgym_server.sessions import LOST, UNAVAILABLE, UNCONFIRMED, Episodes, NewEpisode
 from mcp import Client
-from server_stage import BreakableStore, Stage, counter_spec
+from server_stage import BreakableStore, Someone, Stage, counter_spec
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, StoreError
@@ -26,13 +26,6 @@ pytestmark = pytest.mark.anyio
 ADD = ToolCall(name="add", arguments={"n": 1})
 ALL = frozenset(Source)
 EPISODES = "/envs/counter/episodes"
-
-
-class Someone:
-    """A client that is still connected."""
-
-    async def is_disconnected(self) -> bool:
-        return False
 
 
 class FailingAppends(BreakableStore):
@@ -123,7 +116,7 @@ async def test_a_failed_or_empty_episode_is_swept_only_once(stage: Stage) -> Non
     assert await stage.episodes.unarchived(["counter"], limit=9) == ()
 
 
-async def test_an_episode_that_is_deleted_is_in_the_buffer_before_it_is_forgotten(stage: Stage) -> None:
+async def test_a_deleted_episode_is_kept_in_the_buffer(stage: Stage) -> None:
     killed = server(stage)
     made = await killed.create("counter", NewEpisode())
     await killed.call("counter", made.id, ADD, Someone())
@@ -204,7 +197,7 @@ async def test_an_agent_gets_an_error_if_an_answered_step_is_lost(stage: Stage) 
         state = (await http.get(f"{EPISODES}/{made['episode']}")).json()
     assert (result.is_error, text_of(result)) == (True, LOST)
     assert (state["stop_reason"], state["step"]) == ("error", 1)
-    assert state["error"] == "the database has 1 steps of this episode, 2 were answered"
+    assert state["error"] == "the database has 1 steps of this episode, but 2 were answered"
     assert await kept(stage) == []
 
 

@@ -14,7 +14,7 @@ from answers import meta_of, text_of
 from dreamgym_server.sessions import NOT_RECORDED, UNAVAILABLE, Episodes, Limits, NewEpisode
 from dreamgym_server.sources import DreamWorlds
 from mcp import Client
-from server_stage import BreakableStore, Stage, counter_spec, told
+from server_stage import BreakableStore, Someone, Stage, counter_spec, told
 
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import EnvironmentUnavailable, PredictionError, StoreError, UnknownEpisode
@@ -24,16 +24,6 @@ from dreamgym.types import Source, StopReason, ToolCall
 pytestmark = pytest.mark.anyio
 
 ADD = ToolCall(name="add", arguments={"n": 1})
-
-
-class Someone:
-    """A client that is still connected or, if `gone`, has disconnected."""
-
-    def __init__(self, *, gone: bool = False) -> None:
-        self.gone = gone
-
-    async def is_disconnected(self) -> bool:
-        return self.gone
 
 
 def episodes_of(stage: Stage, *, real: bool = False, **spec: Any) -> Episodes:

@@ -23,7 +23,7 @@ from dreamgym_server.sessions import Episodes, NewEpisode
 from dreamgym_server.sources import RealWorlds
 from mcp import Client
 from round_robin import round_robin
-from server_stage import CounterEnvironment, CounterModel, Stage, counter_spec
+from server_stage import CounterEnvironment, CounterModel, Someone, Stage, counter_spec
 
 from dreamgym.dream.model import Query, Verdict
 from dreamgym.errors import EnvironmentUnavailable
@@ -201,16 +201,6 @@ async def test_the_same_seed_model_and_database_give_the_same_bytes_in_every_pro
     assert set(await said(there, seed=2)).isdisjoint(first)
     _, forgetful = await fleet.start(model="unsteady: without cache")
     assert set(await said(forgetful, seed=1)).isdisjoint(first)
-
-
-class Someone:
-    """A client that is still connected or, if `gone`, has disconnected."""
-
-    def __init__(self, *, gone: bool = False) -> None:
-        self.gone = gone
-
-    async def is_disconnected(self) -> bool:
-        return self.gone
 
 
 def replicas(stage: Stage) -> tuple[Episodes, Episodes]:

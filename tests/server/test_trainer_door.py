@@ -112,10 +112,7 @@ async def test_a_final_answer_in_a_dream_is_rewarded_by_the_models_judge(
     assert (other.status_code, again) == (409, state)
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "reward"),
-    [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)],
-)
+@pytest.mark.parametrize(("verdicts", "reward"), VERDICTS)
 async def test_an_agent_that_stops_without_an_answer_is_judged_by_its_steps(
     stage: Stage, verdicts: tuple[bool, ...], reward: float
 ) -> None:

@@ -82,7 +82,6 @@ async def test_an_episode_ends_without_reward_if_the_confidence_is_too_low(stage
 
 
 async def test_the_step_with_too_low_confidence_is_not_stored(stage: Stage) -> None:
-    stage.model.before = lambda query: None
     certain, doubtful = sure(0.9), sure(0.2)
     world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=certain, min_confidence=0.5)
     async with stage.serve(world) as (_, http):

@@ -19,6 +19,7 @@ from screen import TOKEN, Screen, episode, run_folder, served
 from server_stage import CounterModel, counter_spec
 from whole_run import metrics, played
 
+from dreamgym.errors import InvalidInput
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.postgres import Store
 from dreamgym.replay.postgres.listing import StoredEpisodes
@@ -318,7 +319,7 @@ async def test_an_exported_copy_takes_the_place_of_an_older_one_and_of_nothing_e
     assert await export(Answers(Library(folder=RunFolder(tmp_path))), site, lambda text: None) == 2
     mine.mkdir()
     (mine / "thesis.txt").write_text("years")
-    with pytest.raises(Exception, match="is not empty and does not contain an exported page"):
+    with pytest.raises(InvalidInput, match="is not empty and does not contain an exported page"):
         await export(Answers(pair), mine, lambda text: None)
     assert [one.name for one in mine.iterdir()] == ["thesis.txt"]
 
