@@ -1,4 +1,4 @@
-"""What an MCP client was answered."""
+"""Parts of the results that an MCP client gets."""
 
 from __future__ import annotations
 

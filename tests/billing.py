@@ -1,4 +1,4 @@
-"""A model behind a real endpoint that keeps its own account of what it was asked and what it bills."""
+"""A model behind a real endpoint that keeps its own account of the requests and of what it bills."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dreamgym.prices import Price
 from dreamgym.types import TokenUsage
 
 PRICE = Price(prompt=2.0, completion=10.0, cached=0.5)
-"""What the endpoint bills, in dollars per million tokens."""
+"""Prices of the endpoint, in dollars per million tokens."""
 GIVEN = "2,10,0.5"
-"""The same as the variable DREAMGYM_PRICE takes it."""
+"""These prices as a value of the variable DREAMGYM_PRICE."""
 CHARACTERS = 4
-"""Characters of a token."""
+"""Characters per token."""
 THINKING = 40
-"""Tokens that each answer is thought about."""
+"""Thinking tokens of each answer."""
 
 Answer = Callable[[str], str]
-"""The text that is answered to a prompt."""
+"""Returns the answer to a prompt."""
 
 
 @dataclass
 class Account:
-    """What the endpoint has answered and bills."""
+    """Token usage that the endpoint has billed, and the number of running requests."""
 
     bills: list[TokenUsage] = field(default_factory=list)
     running: int = 0
@@ -51,13 +51,13 @@ class Account:
 async def billing(
     answer: Answer, *, thinking: int = THINKING, tells: bool = True, waits: asyncio.Event | None = None
 ) -> AsyncIterator[tuple[str, Account]]:
-    """Serve a model that bills; its base URL and its account.
+    """Serve a model that bills; yield its base URL and its account.
 
     Args:
-        answer: gives the text.
-        thinking: tokens that it thinks before each answer.
-        tells: whether an answer comes with its usage. It is billed in any case.
-        waits: no answer comes before.
+        answer: returns the text of an answer.
+        thinking: number of thinking tokens of each answer.
+        tells: True if an answer contains its usage. It is billed in any case.
+        waits: an event for which each answer waits.
     """
     account = Account()
 
@@ -105,5 +105,5 @@ async def billing(
 
 
 def ok(_: str) -> str:
-    """An answer under a schema of one boolean."""
+    """An answer that fits a schema with one boolean."""
     return json.dumps({"ok": True})

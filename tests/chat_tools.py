@@ -1,4 +1,4 @@
-"""Tools in the type that the openai client wants them in."""
+"""Tools in the type that the openai client expects."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _TOOL = TypeAdapter(ChatCompletionFunctionToolParam)
 
 
 def openai_tool(tool: JsonObject) -> ChatCompletionFunctionToolParam:
-    """The same tool."""
+    """Convert an MCP tool to that type."""
     return _TOOL.validate_python(tool)

@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures and settings for all tests."""
 
 import gc
 import shutil
@@ -20,23 +20,23 @@ from dreamgym.replay.postgres import Store, databases, open_store
 from dreamgym.replay.postgres.database import Database
 from dreamgym.runs.opening import DSN_VARIABLE
 
-# torch, transformers and TRL make a million objects that stay: to look through them for garbage while the test modules
-# are imported took a quarter of that time in each worker, and much of every test's after it
+# torch, transformers and TRL make a million objects that stay. Searching them for garbage took a quarter of the time in
+# which each worker imports the test modules, and much of the time of every later test
 gc.disable()
 
-# how long an example takes on a machine that has other work says nothing; linear time has tests of its own (growth.py)
+# on a busy machine, the time that an example takes means nothing; tests of linear time use growth.py
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
 
 def pytest_collection_finish() -> None:
-    """From here on garbage is collected, and looked for among what the tests make."""
+    """Turn garbage collection on again, but only for the objects that the tests make."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: a file is one worker's, and the last one lets the others wait."""
+    """Run files with slow tests first: one worker runs a whole file, and the others would wait for a slow last one."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 
@@ -54,7 +54,7 @@ def embedded_server() -> Iterator[EmbeddedServer]:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute(
             "ALTER SYSTEM SET fsync = off"
-        )  # no test pulls the plug; a killed server loses nothing by it
+        )  # no test cuts the power, and a killed server loses nothing without fsync
         connection.execute("SELECT pg_reload_conf()")
     yield server
     server.release()
@@ -63,7 +63,7 @@ def embedded_server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="session")
 def template(embedded_server: EmbeddedServer) -> str:
-    """The name of a database with our tables and nothing in them: it is copied in a fifth of the time they take."""
+    """The name of a database with empty tables. Copying it takes a fifth of the time of creating the tables."""
     name = f"template_{uuid4().hex}"
 
     async def make() -> None:
@@ -75,7 +75,7 @@ def template(embedded_server: EmbeddedServer) -> str:
 
 @contextmanager
 def database(server: EmbeddedServer, template: str | None = None) -> Iterator[str]:
-    """The address of a database for the time of the block."""
+    """Create a database for the duration of the block; yield its DSN."""
     name = f"test_{uuid4().hex}"
     databases.create(server.dsn, name, template=template)
     yield server.dsn.replace("/dreamgym?", f"/{name}?")
@@ -84,7 +84,7 @@ def database(server: EmbeddedServer, template: str | None = None) -> Iterator[st
 
 @pytest.fixture
 def dsn(embedded_server: EmbeddedServer, template: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a fresh database with empty tables; commands that the test runs use it too."""
+    """The DSN of a fresh database with empty tables; commands that the test runs use it too."""
     with database(embedded_server, template) as address:
         monkeypatch.setenv(DSN_VARIABLE, address)
         yield address
@@ -92,7 +92,7 @@ def dsn(embedded_server: EmbeddedServer, template: str, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def empty_dsn(embedded_server: EmbeddedServer) -> Iterator[str]:
-    """The address of a fresh database without tables."""
+    """The DSN of a fresh database without tables."""
     with database(embedded_server) as address:
         yield address
 

@@ -1,4 +1,4 @@
-"""A made-up room that speaks in ALFWorld's words: take the thing that the task names; it lies on one of three desks."""
+"""A made-up room in ALFWorld's words: the task is to take a certain thing, which lies on one of three desks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START = "You are in the middle of a room. Looking quickly around you, you see a 
 
 
 def task(number: int) -> Task:
-    """One of the tasks: the wish and where things lie follow from the number."""
+    """The task with this number, which determines the wanted thing and the places of all things."""
     order = random.Random(number).sample(THINGS, 3)
     return Task(
         id=f"desks-{number}",
@@ -40,12 +40,12 @@ SPEC = EnvironmentSpec(
     max_steps=5,
     deterministic=True,
     tasks=tuple(map(task, range(12))),
-    adapter="alfworld",  # its reader is all that is used of it
+    adapter="alfworld",  # only its reader is used
 )
 
 
 class Desks:
-    """The room. To take what the task names is the end of it, with reward 1."""
+    """The room. An episode ends with reward 1 when the thing that the task names is taken."""
 
     def __init__(self) -> None:
         self._lies: dict[str, str] = {}
@@ -90,7 +90,7 @@ def act(command: str) -> ToolCall:
 
 
 async def careless(first: StepResult, environment: Environment, seed: int) -> None:
-    """Goes somewhere and takes what lies there, whatever it is; every third time, the right thing."""
+    """Go to a random desk and take what lies there; a third of the time it is the right thing."""
     draw, result = random.Random(seed), first
     while not result.done:
         place = f"desk {draw.randint(1, 3)}"
@@ -104,7 +104,7 @@ async def careless(first: StepResult, environment: Environment, seed: int) -> No
 
 
 def recordings(episodes: int = 60) -> list[Trajectory]:
-    """Careless play."""
+    """Recordings of careless play."""
 
     async def record() -> list[Trajectory]:
         return [
@@ -116,6 +116,6 @@ def recordings(episodes: int = 60) -> list[Trajectory]:
 
 
 def untrained(folder: Path, *, marks: bool = True) -> tuple[TransformersPolicy, PolicyCodec]:
-    """A policy that knows the words of the room, and nothing else."""
+    """Create a policy that knows the words of the room, and nothing else."""
     create_pointer_policy(SPEC, recordings(), folder, seed=0, marks=marks)
     return load_policy(folder)

@@ -1,4 +1,4 @@
-"""How the time of some work grows with the size of what it is given."""
+"""A test of how the time of some work grows with the size of its input."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Given = TypeVar("Given", str, bytes)
 FIRST, LAST = 2**10, 2**17
 """Sizes that are tried, in characters."""
 MEASURABLE_S = 0.01
-"""CPU seconds that a clock can be believed to have measured."""
+"""The shortest CPU time that can be measured reliably, in seconds."""
 TIMES, BOUND = 4, 8.0
-"""Four times the input takes four times as long where time is linear, 16 times where it is quadratic."""
+"""Four times the input takes four times as long if time is linear, 16 times if it is quadratic."""
 
 
 def grows_linearly(work: Callable[[Given], object], given: Callable[[int], Given]) -> bool:
-    """Whether four times the input takes clearly less than 16 times the CPU time.
+    """True if four times the input takes clearly less than 16 times the CPU time.
 
-    The input grows until the time can be measured; work that is too quick for that at the last size is quick enough.
+    The input grows until the time can be measured. Work that is still too quick at the last size is quick enough.
 
     Args:
-        work: what is timed. It may raise: a refusal takes time too.
-        given: an input of about so many characters, or bytes.
+        work: the function that is timed. It may raise, because a refusal takes time too.
+        given: returns an input of about the given number of characters, or bytes.
     """
     size = FIRST
     while _cpu_s(work, given(size)) < MEASURABLE_S:

@@ -1,4 +1,4 @@
-"""A start that is refused, without a process of its own: most of such a process is imports."""
+"""A refused start of a program, in this process: a new process would spend most of its time on imports."""
 
 import io
 import os
@@ -10,7 +10,7 @@ import pytest
 
 
 def refused_start(program: Callable[[], None], *arguments: str) -> tuple[int | str | None, str]:
-    """Exit code of the program and what it says to stderr; with nobody on stdin."""
+    """Run the program with an empty stdin; return its exit code and stderr."""
     said = io.StringIO()
     with open(os.devnull) as nobody, pytest.MonkeyPatch.context() as patch, redirect_stderr(said):
         patch.setattr(sys, "stdin", nobody)

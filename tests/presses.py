@@ -37,7 +37,7 @@ State = dict[str, Any]
 
 
 class Refusal(Exception):
-    """The shop does not do it."""
+    """The shop refuses a call."""
 
 
 def start(draw: random.Random) -> State:
@@ -88,7 +88,7 @@ def _job(state: State, job: str) -> State:
 
 
 def place(state: State, job: str) -> str:
-    """To the press with the smallest load of those that can do something of what it needs, or of all."""
+    """Send a job to the least loaded press of those that can do some of its needs, or of all if there are none."""
     one = _job(state, job)
     if one["stage"] != "waits":
         raise Refusal(f"{job} does not wait, it {one['stage']}")
@@ -100,7 +100,7 @@ def place(state: State, job: str) -> str:
 
 
 def line(state: State) -> str:
-    """What waits, the largest first."""
+    """List the waiting jobs, the largest first."""
     waiting = [state["jobs"][job] for job in state["line"]]
     if not waiting:
         return "Nothing waits."
@@ -108,13 +108,13 @@ def line(state: State) -> str:
 
 
 def needing(state: State, need: str, stage: str | None = None) -> str:
-    """Which jobs need something."""
+    """List the jobs with a certain need."""
     found = [one for one in state["jobs"].values() if need in one["needs"] and stage in (None, one["stage"])]
     return f"Needing {need}: {', '.join(one['job'] for one in found) or 'none'}"
 
 
 def relabel(state: State, job: str, add: list[str], drop: list[str] | None = None) -> str:
-    """Changes what a job needs."""
+    """Change the needs of a job."""
     one = _job(state, job)
     needs = sorted({*one["needs"], *add} - set(drop or []))
     if needs == one["needs"]:
@@ -124,7 +124,7 @@ def relabel(state: State, job: str, add: list[str], drop: list[str] | None = Non
 
 
 def hurry(state: State, job: str) -> str:
-    """The next grade."""
+    """Raise a job to the next grade."""
     one = _job(state, job)
     grades = list(GRADES)
     if one["grade"] == grades[-1]:
@@ -134,7 +134,7 @@ def hurry(state: State, job: str) -> str:
 
 
 def join(state: State, job: str, other: str) -> str:
-    """One job takes the pages of another, and the quicker grade of both."""
+    """Merge a job into another one, which gets its pages and needs, and the quicker grade of both."""
     gone, kept = _job(state, job), _job(state, other)
     if job == other:
         raise Refusal(f"{job} cannot join itself")
@@ -146,7 +146,7 @@ def join(state: State, job: str, other: str) -> str:
 
 
 def wait(state: State, days: int) -> str:
-    """Time goes on."""
+    """Let some days pass."""
     early = {one["job"] for one in state["jobs"].values() if not one["late"]}
     state["clock"] += days
     _settled(state)
@@ -173,7 +173,7 @@ def call(tool: str, draw: random.Random, state: State) -> ToolCall:
 
 
 def play(state: State, action: ToolCall) -> Transition:
-    """A call as it is recorded."""
+    """Make a call; return it as a recorded transition."""
     after = copy.deepcopy(state)
     try:
         answer, refused = TOOLS[action.name](after, **action.arguments), False
@@ -189,7 +189,7 @@ def play(state: State, action: ToolCall) -> Transition:
 
 
 def recordings(count: int, seed: int, tools: tuple[str, ...] = tuple(TOOLS)) -> list[Transition]:
-    """So many recorded calls of each tool, each in a shop of its own."""
+    """Return `count` recorded calls of each tool, each in a new shop."""
     draw = random.Random(seed)
     found: list[Transition] = []
     for tool in tools:

@@ -1,4 +1,4 @@
-"""A shop with explicit state, as the tests of checks and of the dream see it: two tools, orders and stock."""
+"""A shop with explicit state, for the tests of checks and of the dream: orders, notes, and tools for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOP = EnvironmentSpec(name="shop", tools_list=({"tools": [*TOOLS]},), state=SCH
 
 
 def shop(deterministic: bool = False) -> EnvironmentSpec:
-    """The shop, said to be deterministic or not."""
+    """The shop, declared deterministic or not."""
     return SHOP.model_copy(update={"deterministic": deterministic})
 
 
@@ -55,7 +55,7 @@ def call(tool: str, number: int | str, **arguments: object) -> ToolCall:
 def step(
     before: str, action: ToolCall, shown: object, after: str | None = None, *, refused: bool = False
 ) -> Transition:
-    """A recorded step; what was shown is a text, or JSON."""
+    """A recorded step; `shown` is a text, or a value that is shown as JSON."""
     said = shown if isinstance(shown, str) else json.dumps(shown)
     after = before if after is None else after
     return Transition(
@@ -75,7 +75,7 @@ def asked(
     without: frozenset[Part] = frozenset(),
     spec: EnvironmentSpec = SHOP,
 ) -> Query:
-    """A question with these recordings."""
+    """A query with these recordings as demonstrations."""
     return Query(
         spec=spec,
         task=Task(id="t", env="shop", instruction="Cancel order O-1.", initial_state=before),
@@ -91,7 +91,7 @@ def asked(
 
 
 def predicted(shown: object, after: str, *, refused: bool = False, **fields: object) -> Prediction:
-    """What a model answers."""
+    """The prediction of a model."""
     said = shown if isinstance(shown, str) else json.dumps(shown)
     known = {"observation": said, "next_state": after, "is_error": refused}
     provenance = Provenance(tier=Tier.MODEL, model="m")

@@ -1,4 +1,4 @@
-"""A market in memory that follows its own rules: what a learner is shown, and what it is held against."""
+"""A market in memory that follows its own rules: recordings to learn from, and answers to compare with."""
 
 import json
 import random
@@ -26,7 +26,7 @@ SPEC = EnvironmentSpec(name="market", tools_list=({"tools": [{"name": name} for 
 
 
 def start(draw: random.Random) -> JsonObject:
-    """A market with other amounts each time."""
+    """A market with random amounts."""
     stalls = [f"S{number}" for number in range(1, 4)]
     return {
         "clock": draw.randrange(5, 90),
@@ -66,15 +66,15 @@ def start(draw: random.Random) -> JsonObject:
 
 
 Entity = dict[str, Any]
-"""One of a collection."""
+"""An entity of a collection."""
 
 
 class Refused(Exception):
-    """The market says no."""
+    """The market refuses a call."""
 
 
 def play(state: JsonObject, action: ToolCall, draw: random.Random) -> Transition:
-    """What the market answers, as a recording."""
+    """Make a call; return it and the market's answer as a recorded transition."""
     after: JsonObject = json.loads(json.dumps(state))
     try:
         said, is_error = json.dumps(_does(after, action, draw)), False
@@ -188,7 +188,7 @@ def _all(state: JsonObject, collection: str) -> list[tuple[str, Entity]]:
 
 
 def call(tool: str, draw: random.Random, state: JsonObject) -> ToolCall:
-    """A call of a tool, sometimes of what is not there."""
+    """A call of a tool, sometimes with an id that does not exist."""
     lots, deals = [i for i, _ in _all(state, "lots")], [i for i, _ in _all(state, "deals")]
     stall = draw.choice(["S1", "S2", "S3", "S1", "S2", "S3", f"S{draw.randrange(4, 99)}"])
     lot = draw.choice([*lots, f"L-{draw.randrange(20, 99)}"])
@@ -213,7 +213,7 @@ def call(tool: str, draw: random.Random, state: JsonObject) -> ToolCall:
 
 
 def recordings(tool: str, count: int, seed: int) -> Iterator[Transition]:
-    """Calls of one tool, each in a market of its own."""
+    """Recorded calls of one tool, each in a new market."""
     draw = random.Random(seed)
     for _ in range(count):
         state = start(draw)

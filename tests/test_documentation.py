@@ -1,9 +1,9 @@
 """Every code block of the README and of docs/ is run, or is marked with the reason why it is not.
 
-A page is played from top to bottom in an empty folder that has `examples` and `benchmarks` beside it:
+A page is played from top to bottom in a folder that contains only `examples` and `benchmarks`:
 
-- `bash`: the commands are run. In a marked block they are parsed by the real command line (not on pages of results).
-- `python`: a program, which is run. After a line that is only "`path`:" the block is that file instead.
+- `bash`: the commands are run. In a marked block, the real command line parses them, except on pages of results.
+- `python`: the program is run. After a line that is only "`path`:", the block is written to that file instead.
 - `toml`, `json`: parsed; settings are read by the code that reads them for a user. Files as above.
 - `text`: exactly what the block before it prints; `…` stands for anything.
 
@@ -43,7 +43,7 @@ MARK = re.compile(r"<!-- not run: (\S.*) -->")
 FILE = re.compile(r"`([\w./-]+)`:")
 PROGRAMS = {"dreamgym": app, "dreamgym-serve": serve}
 LIMIT_S = 120
-"""What takes longer is marked."""
+"""Blocks that take longer must be marked."""
 LONG = {"agent", "environment"}
 """Pages whose commands only `make test-all` runs: they take as long as all others together."""
 TOOLS_LIST = {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]}
@@ -58,7 +58,7 @@ class Block:
     language: str
     text: str
     reason: str | None
-    """Why it is not run; None: it is."""
+    """Why it is not run; None if it is run."""
     file: str | None
     """The file that it shows."""
 
@@ -89,7 +89,7 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
-    """The words of each command: no comments, no variables before it, and only what stands before `|`, `&` or `>`."""
+    """The words of each command, without comments and leading variables; `;`, `&` and `|` separate commands."""
     for line in text.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
@@ -104,7 +104,7 @@ def commands_of(text: str) -> Iterator[list[str]]:
 
 
 def parse(program: str, arguments: Sequence[str]) -> None:
-    """Raises an error of the command line or InvalidInput if it would refuse the arguments."""
+    """Parse arguments; raise an error of the command line, or InvalidInput, if it would refuse them."""
     command: Any = typer.main.get_command(PROGRAMS[program])
     context = command.make_context(program, list(arguments), resilient_parsing="--help" in arguments)
     while hasattr(command, "commands"):
@@ -115,7 +115,7 @@ def parse(program: str, arguments: Sequence[str]) -> None:
 
 
 def check_command(block: Block, words: Sequence[str]) -> None:
-    """That what is typed exists: verbs, options and their values, targets, extras, files of the repository."""
+    """Check that everything in a command exists: verbs, options, values, make targets, extras, files."""
     known = {other.file for other in BLOCKS if other.page == block.page}
     program, *rest = words
     if "-m" in rest[:3] and "dreamgym" in rest:
@@ -137,7 +137,7 @@ def check_command(block: Block, words: Sequence[str]) -> None:
 
 
 def check_settings(block: Block, folder: Path) -> None:
-    """That a TOML file is one: an experiment, an environment, a package's, or settings of `dreamgym train`."""
+    """Check that a TOML block is an experiment, an environment, a package, or settings of `dreamgym train`."""
     table = tomllib.loads(block.text)
     if "project" in table:
         return
@@ -158,9 +158,9 @@ def check_settings(block: Block, folder: Path) -> None:
 
 
 def check(block: Block, scratch: Path) -> None:
-    """What can be said of a block without running it."""
+    """Check a block without running it."""
     if block.language == "bash":
-        # a page of results has the command of its own commit, which the program of today may not know any more
+        # a page of results contains the command of its own commit, which today's program may refuse
         for words in [] if block.reason and block.page.parent == RESULTS else commands_of(block.text):
             check_command(block, words)
     elif block.language == "python":
@@ -189,7 +189,7 @@ class Player:
         self._printed: str | None = None
 
     def play(self, block: Block) -> None:
-        """Run a block, or compare what the one before it printed."""
+        """Run a block, or compare it with what the one before it printed."""
         if block.reason is None and block.language == "text":
             assert self._printed is not None, f"{block}: is of no command, and has no mark"
             expected = re.escape(block.text.strip()).replace("…", ".*?")
@@ -211,7 +211,7 @@ class Player:
             self._printed = self._run(block, [sys.executable, "-c", block.text])
 
     def _run(self, block: Block, command: Sequence[str]) -> str:
-        """What the command prints. No process that it began goes on after it."""
+        """Return what the command prints. All processes that it started are killed."""
         process = subprocess.Popen(
             command,
             cwd=self._folder,
@@ -233,7 +233,7 @@ class Player:
         return printed
 
     def _install(self, folder: Path, project: dict[str, Any]) -> None:
-        """As `pip install --editable` would, but without asking a package index for the build backend."""
+        """Install as `pip install --editable` would, but without asking a package index for the build backend."""
         described = folder / f"{project['name']}-0.dist-info"
         described.mkdir()
         (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
@@ -245,7 +245,7 @@ class Player:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_the_code_blocks_of_a_page_name_exists(page: Path, tmp_path: Path) -> None:
+def test_everything_that_the_code_blocks_of_a_page_name_exists(page: Path, tmp_path: Path) -> None:
     for block in blocks_of(page):
         check(block, tmp_path)
 
@@ -294,7 +294,7 @@ def test_the_help_of_every_verb_has_an_example() -> None:
     assert not [name for name, verb in verbs.items() if f"Example: dreamgym {name}" not in (verb.help or "")]
 
 
-def test_settings_that_nobody_reads_are_found(tmp_path: Path) -> None:
+def test_invalid_settings_are_found(tmp_path: Path) -> None:
     for text in ("polocy = 1\n", 'name = "a b"\n', 'arm = 1\nname = "x"\n'):
         with pytest.raises(InvalidInput):
             check_settings(Block(ROOT / "README.md", 1, "toml", text, None, None), tmp_path)

@@ -1,4 +1,4 @@
-"""Every figure in the README and the docs stands on a page of docs/results, which says the commit it is of."""
+"""Every figure in the README and the docs is on a page of docs/results, which names its commit."""
 
 import re
 from pathlib import Path
@@ -12,11 +12,11 @@ RESULTS = ROOT / "docs" / "results"
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in RESULTS.glob("*.md")}
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FIGURE = re.compile(r"(?<![\w.])(?!95 %)[-+]?\d[\d,.]* ?(?:%|points|ms|times the|hours)|\[[-+]?[\d.]+, [-+]?[\d.]+\]")
-"""Something measured. 95 % is the level of intervals."""
+"""A measured figure, but not `95 %`, which is the level of intervals."""
 
 
 def lines_of(document: Path) -> list[str]:
-    """Without blocks of code, which are commands and recorded episodes."""
+    """The lines outside blocks of code, which contain commands and recorded episodes."""
     return re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.S | re.M).splitlines()
 
 
@@ -40,7 +40,7 @@ def test_a_figure_in_a_sentence_stands_on_a_results_page_that_the_document_links
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_a_results_page_says_its_commit(name: str) -> None:
+def test_a_results_page_names_its_commit(name: str) -> None:
     assert re.search(r"(?i)\bat commit [0-9a-f]{7}", PAGES[name])
 
 

@@ -1,4 +1,4 @@
-"""One name a concept: no public class name is defined twice."""
+"""One name per concept: no public class name is defined twice."""
 
 import ast
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The documentation as a site, and its pages that are written from the code."""
+"""The documentation as a site, and its pages that are generated from the code."""
 
 import subprocess
 import sys

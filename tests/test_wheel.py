@@ -1,4 +1,4 @@
-"""The wheel that is published holds the four packages with their data, and nothing else that can be imported."""
+"""The wheel that is published contains the four packages with their data, and nothing else that can be imported."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the wheel was installed, without what it needs."""
+    """A folder into which the wheel was installed, without its dependencies."""
     built, folder = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("installed")
     run([sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(built)], ROOT)
     (wheel,) = built.glob("dreamgym-*.whl")
@@ -38,7 +38,7 @@ def run(command: Sequence[str], folder: Path, **variables: str) -> subprocess.Co
 
 
 def python(installed: Path, *arguments: str) -> str:
-    """Runs Python with the wheel and what it needs, but without the checkout, to which a `.pth` file points."""
+    """Run Python with the wheel and its dependencies, but without the checkout, to which a `.pth` file points."""
     needed = [entry for entry in sys.path if Path(entry).name == "site-packages"]
     path = os.pathsep.join([str(installed), *needed])
     return run([sys.executable, "-S", *arguments], installed, PYTHONPATH=path, COLUMNS="120").stdout

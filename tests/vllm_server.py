@@ -20,7 +20,7 @@ NEEDS_VLLM = pytest.mark.skipif(
 
 @contextmanager
 def vllm_server(folder: Path, scratch: Path, *options: str) -> Iterator[str]:
-    """The address of a server of a checkpoint, without `/v1`."""
+    """Serve a checkpoint; yield the server's address, without `/v1`."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]

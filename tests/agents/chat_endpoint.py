@@ -1,4 +1,4 @@
-"""A chat-completions endpoint that can say what a careful one never would, such as arguments that are not JSON."""
+"""A chat-completions endpoint that can send what a careful one never would, such as arguments that are not JSON."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ def calls(tool: str, arguments: str) -> JsonObject:
 
 @asynccontextmanager
 async def chat_endpoint(model: Callable[[JsonObject], JsonObject]) -> AsyncIterator[str]:
-    """Serve what `model` makes of each request's body, and yield the base URL."""
+    """Answer each request with the message that `model` makes from its body; yield the base URL."""
 
     async def complete(request: Request) -> JSONResponse:
         body = await request.json()

@@ -1,6 +1,6 @@
-"""Runs one example script as a stranger would, many episodes at once, in a process that has nothing of ours.
+"""Runs an example script as a stranger would, many episodes at once, in a process without our packages.
 
-stdin: {"script", "episodes": [[task, mcp_url, policy_url], ...]}; stdout: the answers, and the modules of ours.
+stdin: {"script", "episodes": [[task, mcp_url, policy_url], ...]}; stdout: the answers, and our modules in it.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ play = runpy.run_path(given["script"])["play"]
 
 
 async def main() -> list[str]:
-    """All episodes together."""
+    """Play all episodes at once."""
     return list(await asyncio.gather(*(play(*episode) for episode in given["episodes"])))
 
 

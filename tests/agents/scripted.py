@@ -1,4 +1,4 @@
-"""A scripted chat model that plays `coin` by what it reads, and what an episode must look like if it was played so."""
+"""A scripted chat model that plays `coin` by what it reads, and the episodes that its play must give."""
 
 from collections.abc import Sequence
 from random import Random
@@ -15,12 +15,12 @@ GAVE_UP = "I did not find the coin."
 
 
 def asked(task: Task, view: str) -> str:
-    """What the user types. The task's id makes every episode's conversation its own."""
+    """The user's message. It contains the task's id, so that every episode has a different conversation."""
     return f"{task.instruction} This is {task.id}.\n{view}"
 
 
 def next_command(user: str, observations: Sequence[str]) -> str | None:
-    """The next command, or None to stop: an explorer with a slip here and there, all of it fixed by what was read."""
+    """The next command, or None to stop: an explorer with some slips, all determined by the texts read so far."""
     random = Random(user)
     explorer = Explorer(random)
     command = None

@@ -1,4 +1,4 @@
-"""The built-in agent: what it sends, and what it makes of calls that go wrong."""
+"""The built-in agent: the requests that it sends, and how it handles calls that go wrong."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ LOOK = '{"command": "look around"}'
 
 
 class Model:
-    """Says its lines one after another, the last one for ever, and remembers what it was asked."""
+    """Answers with its lines in turn, with the last one for ever, and keeps the requests."""
 
     def __init__(self, *lines: JsonObject) -> None:
         self._lines = lines
@@ -35,13 +35,13 @@ class Model:
 
     @property
     def told(self) -> list[str]:
-        """What the last request says that the tools answered."""
+        """The answers of tools that the last request contains."""
         return [message["content"] for message in self.asked[-1]["messages"] if message["role"] == "tool"]
 
 
 @asynccontextmanager
 async def game() -> AsyncIterator[tuple[str, Callable[[], Any]]]:
-    """An episode of the real game: its MCP URL, and a way to read how it went."""
+    """An episode of the real game: its MCP URL, and a function that ends it and returns its commands."""
     worlds = RealWorlds(COIN.spec, COIN.create)
     app = build([worlds], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
     async with running(app) as url, ControlClient(url) as control:
@@ -90,7 +90,7 @@ async def test_a_call_is_a_step_and_its_answer_is_what_the_model_reads_next() ->
         ("fly", "{}", "fly"),
     ],
 )
-async def test_a_call_that_cannot_be_made_is_told_to_the_model_and_is_no_step(
+async def test_a_call_that_cannot_be_made_is_reported_to_the_model_and_is_not_a_step(
     tool: str, arguments: str, told: str
 ) -> None:
     model = Model(calls(tool, arguments), calls("act", LOOK), says("ok"))

@@ -56,7 +56,7 @@ async def recorded() -> MemoryBuffer:
 
 @asynccontextmanager
 async def place(source: Source) -> AsyncIterator[Place]:
-    """The dream or reality, served."""
+    """Serve the dream or the real environment."""
     buffer = await recorded()
     worlds: Worlds = RealWorlds(COIN.spec, COIN.create)
     directly: Callable[[], Environment] = COIN.create

@@ -101,7 +101,9 @@ def test_the_files_of_the_demonstration_can_be_read(name: str, env: str) -> None
         (("alfworld", "--full"), "--full is for coin; for alfworld use examples/experiments/alfworld.toml"),
     ],
 )
-def test_a_demonstration_that_does_not_exist_is_refused(dreamgym: Command, arguments: tuple[str, ...], told: str) -> None:
+def test_a_demonstration_that_does_not_exist_is_refused(
+    dreamgym: Command, arguments: tuple[str, ...], told: str
+) -> None:
     code, _, err = dreamgym("demo", *arguments)
     assert code == 2
     assert told in err

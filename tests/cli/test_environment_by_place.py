@@ -10,7 +10,7 @@ from dreamgym.environment import load_spec
 DOORS = f"{Path(__file__).parents[2] / 'benchmarks' / 'newcomer' / 'doors.py'}:doors"
 
 
-def test_its_loaded_spec_names_the_file_though_its_own_spec_does_not() -> None:
+def test_its_loaded_spec_names_the_file_that_it_was_loaded_from() -> None:
     assert load_spec(DOORS).adapter == DOORS
 
 

@@ -35,7 +35,9 @@ def labels(folder: Path) -> dict[str, tuple[str, float | None]]:
     return {one.id: (one.task.instruction, one.final_reward) for one in found}
 
 
-def test_each_row_labels_its_run_and_an_empty_cell_changes_nothing(dreamgym: Command, crm: Path, tmp_path: Path) -> None:
+def test_each_row_labels_its_run_and_an_empty_cell_changes_nothing(
+    dreamgym: Command, crm: Path, tmp_path: Path
+) -> None:
     table = tmp_path / "labels.tsv"
     table.write_text("run\tsuccess\ttask\tanswer\na\tyes\tGet one.\t1\n\nb\tno\tGet two.\t\nc\t\tGet three.\t3\n")
     code, out, err = dreamgym("label", str(crm), str(table))

@@ -158,9 +158,7 @@ async def test_a_folder_without_recordings_gives_its_trajectories_and_tasks(seed
     assert (await stored(dsn))[1] == ["Mine", "Who is it?", ""]
 
 
-async def test_a_trajectory_with_an_unknown_tool_is_left_out_and_named(
-    seed: Command, crm: Path, dsn: str
-) -> None:
+async def test_a_trajectory_with_an_unknown_tool_is_left_out_and_named(seed: Command, crm: Path, dsn: str) -> None:
     build_folder(crm)
     lines = (crm / "trajectories.jsonl").read_text().splitlines()
     Path("more.jsonl").write_text("\n".join([lines[0].replace('"name":"get"', '"name":"fly"'), lines[1]]))

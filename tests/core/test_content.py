@@ -1,4 +1,4 @@
-"""MCP results as steps and back, and recorded blocks in the place of predicted lines."""
+"""Conversion of MCP results to steps and back, and recorded blocks in place of predicted lines."""
 
 import pytest
 from hypothesis import given

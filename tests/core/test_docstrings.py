@@ -1,4 +1,4 @@
-"""Docstrings can be read alone: a sentence about its own subject, not about the line above."""
+"""Each docstring can be read alone: it is about its own subject and does not continue the line above."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ LEANS = re.compile(r"(Of|The same|As in|Whether it)\b")
 
 
 def docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and text of each string that stands alone as a statement: docstrings, and those below a field."""
+    """Yield line and text of each string that stands alone as a statement: docstrings, and strings below a field."""
     for node in ast.walk(module):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value

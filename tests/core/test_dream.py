@@ -1,4 +1,4 @@
-"""A dream stays in one recorded world, never invents a success, and can be continued anywhere."""
+"""A dream stays in one recorded world, never invents a success, and can be continued by another instance."""
 
 import pytest
 from pydantic import JsonValue
@@ -45,7 +45,7 @@ def step(state: str, command: str, said: str, after: str, reward: float = 0, ref
 
 
 def world(number: int) -> Trajectory:
-    """All worlds start alike; in each, `go on` leads to another room, and the way back to the same hall."""
+    """A play of one world. All worlds start alike; `go on` leads to a room of its own, `go back` to the same hall."""
     room = f"room {number}"
     return Trajectory(
         id=f"e{number}",

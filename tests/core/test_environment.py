@@ -1,4 +1,4 @@
-"""An environment folder is read whole or not at all, and every fault says where it is."""
+"""An environment folder is read whole or not at all, and every error names the place of the fault."""
 
 import json
 from pathlib import Path

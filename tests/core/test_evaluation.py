@@ -1,4 +1,4 @@
-"""Intervals are right where they can be checked."""
+"""Intervals agree with published values, calculations by hand and simulations."""
 
 import math
 
@@ -28,10 +28,11 @@ def test_no_difference_gives_an_interval_of_zero() -> None:
 
 
 def test_the_interval_agrees_with_calculations_by_hand() -> None:
-    # seeds' means 1/3 and 2/3; mean squares: seeds 1/6, tasks 1/2, rest 1/6; over seeds alone is wider
+    # The means of the seeds are 1/3 and 2/3. Mean squares: seeds 1/6, tasks 1/2, rest 1/6.
+    # The interval over the seeds alone is the wider one.
     rate = paired_difference([[0.0] * 3] * 2, [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     assert (rate.mean, rate.high - rate.mean) == pytest.approx((0.5, 12.706 * math.sqrt(1 / 6 / 6)))
-    # seeds alike; mean squares: seeds 0, tasks 1/2, rest 0; 3 degrees of freedom
+    # The seeds are alike. Mean squares: seeds 0, tasks 1/2, rest 0; 3 degrees of freedom.
     rate = paired_difference([[0.0] * 4] * 2, [[1.0, 0.0, 0.0, 0.0]] * 2)
     assert rate.mean == 0.25
     assert rate.high - rate.mean == pytest.approx(3.182 * math.sqrt(1 / 2 / 8))
@@ -62,7 +63,7 @@ def test_the_interval_covers_the_truth_for_few_seeds_however_they_scatter(seeds:
     draw = np.random.default_rng(seeds)
     covered, rounds, tasks = 0, 300, 100
     for _ in range(rounds):
-        chances_N = draw.uniform(0, 0.5, tasks)  # of which the mean is 1/4
+        chances_N = draw.uniform(0, 0.5, tasks)  # their mean is 1/4
         gains_S = draw.normal(0.2, scatter, seeds)
         chances_SN = np.clip(chances_N[None, :] + gains_S[:, None], 0, 1)
         after_SN = draw.random((seeds, tasks)) < chances_SN

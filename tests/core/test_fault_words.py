@@ -1,4 +1,4 @@
-"""Refusals of faulty arguments are learned from recorded ones by kind of fault, and given to new calls."""
+"""Words for refusals are learned from recorded refusals by kind of fault, and used for new calls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def told(action: ToolCall, *recorded: tuple[ToolCall, str]) -> str | None:
 
 
 def door(mirror: Mirror) -> Tools:
-    """The check of calls of a server with one tool."""
+    """Check of the calls of a server with one tool."""
     listing: JsonObject = {"tools": [{"name": "report", "inputSchema": INPUT}]}
     return Tools(EnvironmentSpec(name="reports", tools_list=(listing,), mirror=mirror))
 

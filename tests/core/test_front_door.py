@@ -1,4 +1,4 @@
-"""What `import dreamgym` gives, and what it costs."""
+"""Names and cost of `import dreamgym`."""
 
 import subprocess
 import sys

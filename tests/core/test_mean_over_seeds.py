@@ -1,4 +1,4 @@
-"""One number per training seed: its mean, and how far that can be trusted."""
+"""Mean of one number per training seed, with its confidence interval."""
 
 import math
 import random
@@ -15,7 +15,7 @@ NUMBERS = st.lists(st.floats(-1, 1), min_size=2, max_size=30)
 @pytest.mark.parametrize(("n", "quantile"), [(2, 12.706), (5, 2.776), (11, 2.228), (12, 2.201), (31, 2.042)])
 def test_the_interval_is_that_of_student_s_t(n: int, quantile: float) -> None:
     values = [float(value) for value in range(n)]
-    deviation = math.sqrt(n * (n + 1) / 12)  # of 0 … n - 1, divided by n - 1
+    deviation = math.sqrt(n * (n + 1) / 12)  # standard deviation of 0 … n - 1, with the denominator n - 1
     rate = mean_over_seeds(values)
     assert (rate.high - rate.mean) / (deviation / math.sqrt(n)) == pytest.approx(quantile, abs=1e-3)
     assert rate.mean == (n - 1) / 2

@@ -1,4 +1,4 @@
-"""Readers: those of the adapters are found, and a server whose tools are typed is read as it is."""
+"""Readers: adapters bring their own, and a server with typed tools is read by `ServerReader`."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def answer(text: str, **info: str) -> StepResult:
 
 
 def after(*steps: tuple[ToolCall, StepResult], reader: ServerReader | None = None) -> JsonObject:
-    """What is known after some calls of a server that told no state at the start."""
+    """State that is known after some calls of a server that showed no state at the start."""
     reader = reader or ServerReader(SHOP)
     state = reader.start(TASK, StepResult(observation=""))
     for call, result in steps:

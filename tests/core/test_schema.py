@@ -1,4 +1,4 @@
-"""Schemas of strangers: checked as jsonschema does, in bounded time, and without fetching anything."""
+"""Untrusted schemas are checked as jsonschema checks them, in bounded time, and without fetching anything."""
 
 from __future__ import annotations
 

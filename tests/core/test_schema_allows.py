@@ -1,4 +1,4 @@
-"""The fast test of a value under a schema says the same as the validator."""
+"""The fast test of a value under a schema agrees with the validator."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""An explicit state changes by operations that fit and by nothing else."""
+"""An explicit state is changed only by operations that fit its schema."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def test_the_difference_of_two_states_leads_from_one_to_the_other(before: JsonOb
 
 
 @given(VALUES, VALUES)
-def test_the_difference_of_two_values_of_one_path_leads_from_one_to_the_other(
-    one: JsonValue, other: JsonValue
-) -> None:
+def test_the_difference_of_two_values_of_one_path_leads_from_one_to_the_other(one: JsonValue, other: JsonValue) -> None:
     before, after = {"clock": 1, "anything": one}, {"clock": 1, "anything": other}
     assert as_text(apply(before, difference(before, after), SCHEMA)) == as_text(after)
 

@@ -1,4 +1,7 @@
-"""A state is a value: parsed once, compared by what it holds, changed into another one; an answer has one JSON."""
+"""A state is an immutable value: parsed once, compared by its content, and changed into another state.
+
+An answer shows one JSON value.
+"""
 
 from __future__ import annotations
 

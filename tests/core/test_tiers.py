@@ -1,4 +1,4 @@
-"""Where an answer of a dream comes from, when it is believed, and what is said where nobody knows."""
+"""Which tier answers a step of a dream, when its answer is accepted, and what happens if confidence is too low."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TASK = Task(id="t", env="shop", instruction="Cancel order O-1.", initial_state=S
 
 
 class Told:
-    """A model that says what a test tells it to, and remembers what it was asked."""
+    """A model that returns the prediction of the test, and keeps the queries."""
 
     name = "told"
     demonstrations = 2
@@ -128,7 +128,7 @@ async def test_recordings_of_one_world_that_contradict_each_other_are_left_to_th
     made, model = await dream(BY_MODEL, buffer=buffer, spec=shop(deterministic=True))
     await made.step(GET)
     assert len(model.asked[0].demonstrations) == 2
-    buffer = await recorded(GOT, other)  # of two worlds, one of which is this episode's
+    buffer = await recorded(GOT, other)  # of two worlds; this episode belongs to one of them
     made, model = await dream(BY_MODEL, buffer=buffer, spec=shop(deterministic=True))
     await made.step(GET)
     assert model.asked == []
@@ -329,7 +329,7 @@ Install = Callable[[dict[str, Foreign]], None]
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Registers tiers by name, as packages do by entry points."""
+    """A function that registers tiers by name, as packages do with entry points."""
 
     def install(made: dict[str, Foreign]) -> None:
         points = [EntryPoint(name, f"another.package:{name}", "dreamgym.tiers") for name in made]

@@ -1,4 +1,4 @@
-"""The tools of an environment: what its schemas forbid is refused, in its words, whatever was called before."""
+"""Calls that an environment's schemas forbid are refused in its own words, whatever was called before."""
 
 import pytest
 from hypothesis import given
@@ -52,7 +52,9 @@ def test_refusals_are_worded_as_recorded_even_if_the_words_look_like_a_template(
         (None, "requires structured content"),
     ],
 )
-def test_an_answer_that_breaks_the_output_schema_is_a_violation(structured: JsonObject | None, named: str | None) -> None:
+def test_an_answer_that_breaks_the_output_schema_is_a_violation(
+    structured: JsonObject | None, named: str | None
+) -> None:
     result = StepResult(observation="one", info={} if structured is None else {"structured": structured})
     violation = Tools(spec()).violation("report", result)
     assert violation is None if named is None else violation is not None and named in violation

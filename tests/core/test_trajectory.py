@@ -1,4 +1,4 @@
-"""What is known of the worth of an episode."""
+"""`Trajectory.end`: how an episode ended, and its reward if it is known."""
 
 import pytest
 
@@ -18,7 +18,9 @@ from dreamgym.types import StopReason
         (StopReason.CLOSED, 1.0, "closed, reward 1"),
     ],
 )
-def test_the_reward_of_an_unjudged_end_is_unknown_except_at_the_step_limit(reason: StopReason, verdict: float | None, end: str) -> None:
+def test_the_reward_of_an_unjudged_end_is_unknown_except_at_the_step_limit(
+    reason: StopReason, verdict: float | None, end: str
+) -> None:
     task = Task(id="t", env="e", instruction="")
     played = Trajectory(id="a", task=task, transitions=(), source=Source.REAL, stop_reason=reason, final_reward=verdict)
     assert played.end == end

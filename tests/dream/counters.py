@@ -1,4 +1,4 @@
-"""A small shop with an explicit state, for the tests of what a model says of it."""
+"""A small shop with an explicit state, for tests of a model's answers about it."""
 
 from dreamgym.dream.model import Part, Query
 from dreamgym.environment import EnvironmentSpec
@@ -35,7 +35,7 @@ SHOP = EnvironmentSpec(
 
 
 def world(status: str = "paid", balance: int = 10, sold: int = 2) -> JsonObject:
-    """Two orders of two buyers; the first one as wanted."""
+    """Two orders of two buyers; `status` and `balance` belong to the first order and its buyer."""
     return {
         "orders": {
             "O-1": {"order_id": "O-1", "status": status, "total": 30, "buyer_id": "B-1"},
@@ -50,7 +50,7 @@ def world(status: str = "paid", balance: int = 10, sold: int = 2) -> JsonObject:
 
 
 def call(tool: str, order: str = "O-1") -> ToolCall:
-    """Both tools take an order."""
+    """A call of one of the two tools; both take an order."""
     return ToolCall(name=tool, arguments={"order_id": order})
 
 
@@ -87,7 +87,7 @@ def asked(
     without: frozenset[Part] = frozenset(),
     spec: EnvironmentSpec = SHOP,
 ) -> Query:
-    """A question in the shop."""
+    """A query in the shop."""
     start = world() if state is None else state
     return Query(
         spec=spec,

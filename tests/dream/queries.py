@@ -1,4 +1,4 @@
-"""Queries for the tests of experience models: a house ruled by text, and a desk with a tool of several arguments."""
+"""Queries for tests of experience models: a house, played in text, and a desk with a tool of several arguments."""
 
 from dreamgym.dream.model import Query
 from dreamgym.environment import EnvironmentSpec
@@ -76,7 +76,7 @@ def query(
     metadata: JsonObject | None = None,
     same_goal: bool = True,
 ) -> Query:
-    """A question whose demonstrations are ranked as given; `exact` follows from the texts, as in a buffer."""
+    """A query whose demonstrations are ranked as given; `exact` follows from the texts, as in a buffer."""
     return Query(
         spec=spec,
         task=Task(id="t1", env=spec.name, instruction=instruction, initial_state="kitchen.", metadata=metadata or {}),

@@ -1,4 +1,4 @@
-"""A question that was sent before is answered as before, and only such a question."""
+"""Only a question that was sent before is answered from the cache, with the same answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SENT = (Message(role="system", content="rules"), Message(role="user", content="g
 
 
 class Moody:
-    """Never answers the same twice; waits where a test wants it, and fails where it says so."""
+    """Never gives the same answer twice; a test can make it wait (`gate`) or fail (`fails`)."""
 
     def __init__(self, name: str = "moody") -> None:
         self.name = name

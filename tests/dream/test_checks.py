@@ -1,4 +1,4 @@
-"""What does not exist is refused in recorded words, and an answer that contradicts the state is found out."""
+"""Calls about missing entities are refused in recorded words, and answers that contradict the state are found."""
 
 import pytest
 from hypothesis import given
@@ -34,11 +34,11 @@ def test_a_call_about_an_existing_order_is_not_refused() -> None:
 @pytest.mark.parametrize(
     "recorded",
     [
-        (GOT,),  # nobody knows how it is refused
-        (MISSED,),  # nobody knows that the argument names an order
+        (GOT,),  # no recording shows how it is refused
+        (MISSED,),  # no recording shows that the argument names an order
         (GOT, step(BEFORE, call("get_order", 2), "The shop is closed.", refused=True)),  # refused for another reason
-        (GOT, MISSED, step(BEFORE, call("get_order", 7), order(7))),  # it answers about others too
-        (GOT, step(BEFORE, call("get_order", 9), "Noted.", state(order(1)), refused=True)),  # it changed something
+        (GOT, MISSED, step(BEFORE, call("get_order", 7), order(7))),  # it answers about a missing order too
+        (GOT, step(BEFORE, call("get_order", 9), "Noted.", state(order(1)), refused=True)),  # it changed the state
     ],
 )
 def test_a_call_is_not_refused_unless_the_recordings_show_such_a_refusal(recorded: tuple[Transition, ...]) -> None:

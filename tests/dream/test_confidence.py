@@ -1,4 +1,4 @@
-"""Confidence is a probability that held-out predictions give a meaning to, and the same ones always the same."""
+"""Confidence is a probability that is fitted on held-out predictions; the same predictions give the same fit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_any_predictions_can_be_fitted_and_the_same_ones_give_the_same_calibrati
     given_N = [fitted.confidence(numbers) for numbers, _ in rows]
     assert all(0 < probability < 1 for probability in given_N)
     assert fitted.n == len(rows)
-    # the derivative by the bias vanishes: as much is expected as was seen, with the two added answers
+    # The derivative with respect to the bias is 0: the expected number of right answers is the observed one, with
+    # the two added answers in both.
     middle = [sum(numbers[i] for numbers, _ in rows) / len(rows) for i in range(len(FEATURES))]
     expected = sum(given_N) + 2 * fitted.confidence(middle)
     assert expected == pytest.approx(sum(is_right for _, is_right in rows) + 1, abs=1e-5)

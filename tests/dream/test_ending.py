@@ -28,7 +28,7 @@ WIN = sample_transition(HALL, "focus on dove", "You focus on the dove.", reward=
 LIVING, LIFELESS = "Focus on a living thing.", "Focus on a NON-living thing."
 
 Says = Callable[[str], dict[str, object]]
-"""From an action's text to what the model answers."""
+"""Maps an action's text to the keys of the model's answer that a test sets."""
 
 
 def task(instruction: str = LIVING, **metadata: object) -> Task:
@@ -38,11 +38,11 @@ def task(instruction: str = LIVING, **metadata: object) -> Task:
 
 
 VERDICTS = [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)]
-"""Of the steps, before anything was done, of the steps without the agent's words."""
+"""Verdicts on the steps, on the start alone, and on the steps without the agent's words; and the reward."""
 
 
 class Scripted(ScriptedLLM):
-    """Predicts by a rule, judges by a list, and counts what it was asked."""
+    """Predicts by a rule, judges by a list, and keeps the questions."""
 
     def __init__(self, says: Says | None = None, verdicts: Sequence[bool | str] = ()) -> None:
         self._left = list(verdicts)
@@ -123,7 +123,7 @@ async def test_a_judge_decides_the_end_that_was_recorded_for_another_goal(
 
 
 async def test_a_success_that_other_recordings_of_its_world_contradict_is_not_repeated() -> None:
-    """Something hidden decides: the same thermometer shows another temperature."""
+    """Something hidden decides the outcome: the same thermometer shows another temperature."""
     other = sample_transition(HALL, "focus on dove", "You focus on the dove, which sleeps.")
     for world, reward in (("w", 0.0), ("another", 1.0)):
         buffer = MemoryBuffer(TrigramEncoder())

@@ -1,4 +1,4 @@
-"""A model that says what changes in an explicit state: what it is shown, what it may say, and what comes of it."""
+"""A model answers with the changes of an explicit state: its prompt, the valid answers, and the predictions."""
 
 import json
 from collections.abc import Mapping
@@ -199,7 +199,7 @@ LEFT_OUT = {
     Part.STATE: ['"changes"', '"increase"', "<schema>"],
 }
 SILENT = {("fitted", Part.REASONING)}
-"""What a fitted model is shown has no reasoning anyway."""
+"""Forms whose prompt never contains the part: a fitted model is shown no reasoning in any case."""
 
 
 @pytest.mark.parametrize("part", LEFT_OUT, ids=str)
@@ -207,7 +207,7 @@ SILENT = {("fitted", Part.REASONING)}
 def test_a_part_that_is_left_out_is_nowhere_in_the_prompt(part: Part, form: PromptForm) -> None:
     query = asked(call("refund", "O-2"), REFUND, history=(LOOK,))
     text = shown(query.model_copy(update={"without": frozenset({part})}), form)
-    if form == "fitted":  # the tags that it has learned stay, with nothing in them
+    if form == "fitted":  # the tags that it has learned stay, but are empty
         text = text.replace("<history>[]</history>", "").replace("<recorded>[]</recorded>", "")
     assert [words for words in LEFT_OUT[part] if words in text] == []
     assert (form, part) in SILENT or any(words in shown(query, form) for words in LEFT_OUT[part])

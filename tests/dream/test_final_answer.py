@@ -1,4 +1,4 @@
-"""An episode that ends in words is judged in a call of its own, in which the words are data."""
+"""An episode with a final answer is judged in a separate call, in which the agent's words are data."""
 
 import json
 from pathlib import Path

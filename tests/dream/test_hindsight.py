@@ -1,4 +1,4 @@
-"""What recordings of a world show together: its start is merged, the agent's own moves are undone."""
+"""The start of a world is merged from all its recordings, with the agent's own moves undone."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def recording(name: str, *said: tuple[str, str], start: str = START, world: str 
 
 
 def merged(*trajectories: Trajectory) -> Any:
-    """The start of the one world."""
+    """Merged start of the only world in the trajectories."""
     (world,) = known_worlds(trajectories, READER).values()
     assert world.fault is None
     assert READER.schema.fault_of(world.start) is None

@@ -1,4 +1,4 @@
-"""LanguageModel: from a model's text to a prediction or an error, never to a guess."""
+"""`LanguageModel` turns a model's text into a prediction or an error, never into a guess."""
 
 import json
 import logging
@@ -41,7 +41,7 @@ def verdict(*, accomplished: bool) -> str:
 
 
 async def decided(llm: ScriptedLLM, asked: Query) -> Prediction:
-    """What the model predicts, with its end decided as in a dream."""
+    """The model's prediction, with its end decided as in a dream."""
     model = LanguageModel(llm)
     return await ended(asked, await model.predict(asked), model)
 
@@ -111,7 +111,7 @@ async def test_a_second_malformed_answer_is_an_error_and_no_third_question_is_as
 
 
 class CutOff(ScriptedLLM):
-    """Answers well, but says that it was cut off."""
+    """Gives valid answers, but reports each as cut off."""
 
     async def complete(
         self,

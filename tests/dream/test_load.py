@@ -1,4 +1,4 @@
-"""One string chooses the model; nothing heavy is imported for it, and a wrong one lists what there is."""
+"""One string chooses the model, without heavy imports; the error for an unknown string lists the choices."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Foreign(ScriptedLLM):
-    """What a stranger's package registers as `foo`."""
+    """A model that another package registers as `foo`."""
 
     def __init__(self, own: str) -> None:
         super().__init__([])
@@ -26,7 +26,7 @@ class Foreign(ScriptedLLM):
 
 @pytest.fixture
 def backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every backend says under which name it was asked for; none is really loaded."""
+    """Replace every backend by a `Foreign` whose name shows how it was asked for; none is really loaded."""
     names = ["local", "checkpoint", "openai", "litellm", "foo"]
     points = [EntryPoint(name, f"test_select:{name}", "dreamgym.models") for name in names]
     monkeypatch.setattr(load, "entry_points", lambda group: points)

@@ -1,4 +1,4 @@
-"""NearestModel: what it repeats, what it refuses, what it substitutes, and for which tasks it repeats a success."""
+"""`NearestModel`: what it repeats, refuses and substitutes, and for which tasks it repeats a success."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a judge is shown who must not be talked into a success: the steps without what the agent wrote."""
+"""Steps without the agent's own words, for a judge that must not be talked into a success."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The prompts, to the letter (the files in snapshots/) and in their order."""
+"""The exact text of the prompts (the files in snapshots/), and the order of their parts."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ HISTORY = (
 
 
 def asked(steps: int = 2) -> Query:
-    """One recording is of this very world and task, the other one of neither."""
+    """A query with two recordings: one of this world and goal, the other one of neither."""
     spec = HOUSE.model_copy(update={"deterministic": True})
     made = query(spec, HALL, act("take coin"), *RECORDED, history=HISTORY[:steps])
     other, own = made.demonstrations

@@ -1,4 +1,4 @@
-"""What was recorded is repeated to the letter, and earns nothing where the way to it was invented."""
+"""Recorded steps are repeated exactly, and earn nothing if a step before them was invented."""
 
 import pytest
 from queries import HOUSE, act, query, transition

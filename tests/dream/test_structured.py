@@ -1,4 +1,4 @@
-"""Structured content: asked under the tool's schema, never guessed, and never at odds with the text beside it."""
+"""Structured content is asked for under the tool's schema, is never guessed, and agrees with the text beside it."""
 
 import json
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ def said(**changed: object) -> str:
 
 
 class Listening(ScriptedLLM):
-    """Keeps the schemas that it was asked under."""
+    """Keeps the schemas of its questions."""
 
     def __init__(self, script: Sequence[str]) -> None:
         super().__init__(script)

@@ -1,4 +1,4 @@
-"""The tier of learned programs answers what they show, and leaves the rest to other tiers."""
+"""The tier `effects` answers the calls that its tool programs cover, and leaves the rest to other tiers."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def _said(observation: str) -> object:
 
 
 def _free_running(seed: int, programs: LearnedPrograms) -> tuple[int, int]:
-    """(answers of reads that agree with reality, reads) of a session of twenty calls that nothing corrects."""
+    """Number of reads that agree with reality, and of all reads, in a session of twenty calls without correction."""
     draw = random.Random(seed)
     real = dreamed = as_text(start(draw))
     right = reads = 0
@@ -88,7 +88,7 @@ def _recorded(steps: Iterable[Transition], source: Source = Source.REAL) -> Traj
 
 
 async def _answer(buffer: MemoryBuffer, step: Transition) -> StepResult | None:
-    """What a new episode that begins in the state of a step answers to its call."""
+    """Answer to a step's call in a new episode that begins in the step's state; None if there is none."""
     made = DreamEnvironment(SPEC, NearestModel(), buffer)
     await made.reset(Task(id="new", env=SPEC.name, instruction="", initial_state=step.state))
     try:

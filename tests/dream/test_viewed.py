@@ -1,4 +1,4 @@
-"""The dream of a server that tells no state: sessions through the environment, over recordings in a buffer."""
+"""The dream of a server that shows no state: sessions through the environment, over recordings in a buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-made comparisons: what was recorded of one call, and what was predicted."""
+"""Hand-made comparisons of a recorded call with its prediction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def case(
     claimed: bool | None = None,
     **provenance: object,
 ) -> Compared:
-    """A step; `predicted` is the predicted next state, None for no answer. Unless given, the answer is the recorded."""
+    """A compared step. `predicted` is the predicted next state, None for no answer; `got` is by default `recorded`."""
     real = recorded or StepResult(observation="ok")
     said = got or real
     transition = predicted is not None and Transition(

@@ -1,4 +1,4 @@
-"""A desk with orders: a small real environment with an explicit state, and models that dream it well and badly."""
+"""A desk with orders: a small real environment with an explicit state, and models that predict it well and badly."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def call(tool: str, order: str, **more: str) -> ToolCall:
 
 
 def answer(state: JsonObject, action: ToolCall) -> tuple[StepResult, JsonObject]:
-    """What the desk says, and the state after: an order that is not there is refused, and one that is not paid."""
+    """Result of a call, and the next state. A missing order is refused, and so is a change of one that is not paid."""
     orders = json.loads(json.dumps(state["orders"]))
     order = str(action.arguments["order_id"])
     if order not in orders:
@@ -61,7 +61,7 @@ def answer(state: JsonObject, action: ToolCall) -> tuple[StepResult, JsonObject]
 
 
 class Desk:
-    """The real desk. It tells its state; ends nothing; a check decides."""
+    """The real desk. It shows its state if `tells`, and ends no episode; a check decides the success."""
 
     def __init__(self, *, tells: bool = True, fails_at: str = "") -> None:
         self._tells, self._fails_at = tells, fails_at
@@ -85,7 +85,7 @@ class Desk:
 
 
 class DeskModel:
-    """A dream of the desk that calculates each step: right, unless a test says otherwise."""
+    """A model of the desk that calculates each step, correctly unless a test gives `wrong`."""
 
     name = "desk"
     demonstrations = 0
@@ -110,7 +110,7 @@ class DeskModel:
 
 
 def gullible(query: Query, right: Prediction) -> Prediction:
-    """Believes every word: an order that is not there is dealt with all the same, and a claimed success is one."""
+    """Believe every word: carry out a call about a missing order too, and take a claimed success for a real one."""
     state = json.loads(query.state.text)
     order = {"order_id": "O-1", "status": STATUS.get(query.action.name, "paid")}
     state["orders"]["O-1"] = order
@@ -128,21 +128,21 @@ def gullible(query: Query, right: Prediction) -> Prediction:
 
 
 def unsure(query: Query, right: Prediction) -> Prediction:
-    """Has no answer to what is about order 2."""
+    """Give no answer to calls about order 2."""
     if query.action.arguments.get("order_id") == "O-2":
         raise PredictionError("no idea")
     return right
 
 
 def dream_of(model: DeskModel, *, checks: bool = True) -> Callable[[], DreamEnvironment]:
-    """Dreams with nothing recorded; without checks, a model is believed in whatever it says."""
+    """Function that makes dreams without recordings; without checks, every answer of the model is accepted."""
     buffer = MemoryBuffer(TrigramEncoder())
     without = frozenset() if checks else frozenset({Part.CHECKS})
     return lambda: DreamEnvironment(SPEC, model, buffer, without=without)
 
 
 def task(number: int, tool: str = "ship", *, checked: bool = True) -> Task:
-    """Ship or refund an order, which the state tells."""
+    """A task to ship or refund an order; its check reads the order's status in the state."""
     order = f"O-{number}"
     wanted: JsonObject = {
         "properties": {"orders": {"properties": {order: {"properties": {"status": {"const": STATUS[tool]}}}}}}
@@ -186,7 +186,7 @@ def step(state: str, action: ToolCall, said: str, after: str) -> Transition:
 def believer(judge: str) -> LanguageModel:
     """A language model that takes every call for the end and a success.
 
-    As a judge it believes "nothing", "anything" at all, or what it "sees" in answers, which it made up itself.
+    As a judge it believes "nothing", "anything" at all, or only what it "sees" in answers, which it made up itself.
     """
 
     def script(messages: Sequence[Message]) -> str:

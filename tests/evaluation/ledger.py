@@ -1,4 +1,4 @@
-"""A small ledger as a real MCP server's folder: what it was asked, and what it said."""
+"""Recorded calls of a small counter, and its environment folder with a real MCP server."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ SPEC = EnvironmentSpec(name="counter", tools_list=({"tools": [*TOOLS]},))
 
 
 def counted(count: int) -> StepResult:
-    """What the counter says to an `add`."""
+    """Answer of the counter to an `add`."""
     return StepResult(observation=f"count {count}", info={"structured": {"count": count}})
 
 
@@ -70,7 +70,7 @@ ONLY_UP = StepResult(observation="only up", is_error=True)
 
 
 def folder(path: Path, trajectories: Sequence[Trajectory], *, fault: str = "") -> str:
-    """An environment folder of the counter, as the recorder would leave it."""
+    """Write an environment folder of the counter, as the recorder would, and return its path."""
     command = json.dumps([sys.executable, str(COUNTER), fault])
     (path / "env.toml").write_text(f'name = "counter"\n[real]\nadapter = "mcp"\ntimeout_s = 20\ncommand = {command}\n')
     (path / "tools.json").write_text(json.dumps({"tools": TOOLS}))

@@ -1,4 +1,4 @@
-"""What counts as agreement with a recorded answer, and who is asked what."""
+"""Agreement of answers with recorded ones, and the queries that a model gets."""
 
 import json
 from collections.abc import AsyncGenerator, Collection, Sequence
@@ -43,7 +43,7 @@ async def all_of(running: AsyncGenerator[Compared, None]) -> list[Compared]:
 
 
 class Asked:
-    """A model that notes its queries and repeats the first recording, or says `count 0`."""
+    """A model that keeps its queries and repeats the first demonstration, or answers `count 0`."""
 
     name = "asked"
     demonstrations = 9

@@ -1,4 +1,4 @@
-"""The two errors on cases that are known, and the paper's bound on small worlds that can be solved exactly."""
+"""The two errors on known cases, and the paper's bound on small worlds that can be solved exactly."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_the_bound_is_informative_if_and_only_if_the_error_is_below_the_limit() 
 
 
 def value(transition: Matrix, reward: Matrix, policy: Matrix, gamma: float) -> Matrix:
-    """V of a policy, exactly."""
+    """Exact value V of each state under a policy."""
     moves = np.einsum("sa,sat->st", policy, transition)
     gains = (policy * reward).sum(axis=1)
     found: Matrix = np.linalg.solve(np.eye(len(moves)) - gamma * moves, gains)
@@ -104,7 +104,7 @@ def test_lemma_and_theorem_hold_on_random_worlds_that_are_solved_exactly(seed: i
 
 
 def test_the_lemma_is_not_so_loose_that_a_tenth_of_it_would_hold() -> None:
-    """Two states, one of which pays for ever: a small chance to leave it costs nearly what the lemma allows."""
+    """One of two states pays forever: a small chance of leaving it costs more than a tenth of what the lemma allows."""
     gamma, slip = 0.95, 0.02
     real_p = np.array([[[1.0, 0.0]], [[0.0, 1.0]]])
     dream_p = np.array([[[1 - slip, slip]], [[0.0, 1.0]]])

@@ -1,4 +1,4 @@
-"""What a confidence is worth: measured on trajectories that it was not fitted on."""
+"""Quality of confidences, measured on trajectories that the calibration was not fitted on."""
 
 import random
 
@@ -14,7 +14,7 @@ from dreamgym.types import StepResult
 
 
 def predictions(n: int, *, telling: bool, seed: int = 0) -> list[Compared]:
-    """Predictions that are right in 60 of 100 cases; `telling`: the first feature says nearly always which."""
+    """Predictions that are right in 60 of 100 cases; if `telling`, the first feature nearly always shows which."""
     draw = random.Random(seed)
     calls = []
     for i in range(n):
@@ -46,7 +46,7 @@ def test_an_uninformative_feature_gives_no_more_than_the_base_rate() -> None:
 
 def test_no_trajectory_is_both_fitted_on_and_measured_on() -> None:
     calls = predictions(400, telling=True)
-    first = {call.trajectory for call in calls[:20]}  # which half a trajectory is in does not hang on its calls
+    first = {call.trajectory for call in calls[:20]}  # the half of a trajectory does not depend on its calls
     found = calibrated([call for call in calls if call.trajectory in first], model="m", env="e", seed=0)
     assert found is not None
     assert (found.fitted_on, found.measured_on) == (100, 100)

@@ -1,4 +1,4 @@
-"""The closed loop finds a dream that plays along, and finds nothing in one that is reality."""
+"""The closed loop finds a dream that plays along, and finds no difference in one that equals reality."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ async def test_a_perfect_simulator_shows_no_difference_and_keeps_every_call_and_
 
 async def test_a_dream_that_believes_everything_is_caught_playing_along() -> None:
     def believes(query: Query, right: Prediction) -> Prediction:
-        """Whatever is asked is done to the order that the task is about."""
+        """Do whatever is asked to the order that the task is about."""
         number = query.task.id[-1]
         state = json.loads(query.state.text)
         state["orders"][f"O-{number}"]["status"] = desk.STATUS[query.task.id.partition("-")[0]]
@@ -179,7 +179,7 @@ async def test_progress_counts_every_episode() -> None:
 
 
 class Lamp:
-    """Says what it shows; `on` ends it with a reward. `easy` gives the reward for anything."""
+    """A lamp that is dark or light. `on` ends the episode with a reward; if `easy`, every command does."""
 
     tools = TEXT.tools
 

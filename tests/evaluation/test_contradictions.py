@@ -1,4 +1,4 @@
-"""Recorded calls that contradict each other: one rule for what is measured, what is learned and what `seed` names."""
+"""Recorded calls that contradict each other: one rule for measuring, for learning and for the command `seed`."""
 
 import pytest
 from desk import SPEC, START, call, recorded, step, task
@@ -11,11 +11,11 @@ from dreamgym.types import Source, StopReason, Trajectory
 pytestmark = pytest.mark.anyio
 
 WORDS = EnvironmentSpec(name="desk", tools_list=SPEC.tools_list)
-"""The same tools, states as words."""
+"""The desk with texts as states."""
 
 
 def played(name: str, *steps: tuple[str, str], world: str = "") -> Trajectory:
-    """An episode of a text environment: (order asked for, what was said)."""
+    """An episode of a text environment; each step is the order asked for and the answer."""
     state, transitions = "start", []
     for order, said in steps:
         transitions.append(step(state, call("get", order), said, said))
@@ -51,7 +51,7 @@ async def test_a_completely_known_state_decides_whatever_was_done_before() -> No
 
 
 def test_a_possible_effect_of_earlier_calls_is_not_a_contradiction_in_a_deterministic_text_environment() -> None:
-    """The last answer is the state of a text environment: it is the same after different calls."""
+    """The state of a text environment is its last answer, which can be the same after different calls."""
     spec = WORDS.model_copy(update={"deterministic": True})
     closed = played("closed", ("O-1", "a door"), ("O-2", "it is locked"))
     opened = played("opened", ("O-3", "a click"), ("O-1", "a door"), ("O-2", "it opens"))

@@ -1,4 +1,4 @@
-"""What a step costs, and from when on a dream is worth it."""
+"""The cost of a step, and the point from which a dream is faster or cheaper than reality."""
 
 import pytest
 from cases import case
@@ -45,7 +45,7 @@ def test_unknown_costs_are_reported_and_not_guessed() -> None:
 
 
 def test_the_break_even_in_sessions_is_where_the_dream_does_more_steps_a_second() -> None:
-    # reality: 4 sessions at 0.5 s, 8 steps a second; the dream: n at 1 s
+    # Reality: 4 sessions at 0.5 s a step, so 8 steps a second. The dream: n sessions at 1 s a step.
     assert found(Prices(real_seconds=0.5, real_parallel=4)).faster_from_sessions == 9
     assert found(Prices(real_seconds=5.0, real_parallel=4)).faster_from_sessions == 1
     assert found(Prices(real_seconds=4.0, real_parallel=4)).faster_from_sessions == 2
@@ -64,7 +64,7 @@ def test_the_report_words_the_break_even_in_sessions() -> None:
 
 
 def test_the_break_even_in_steps_counts_what_the_recordings_cost() -> None:
-    prices = Prices(real_price=0.0065)  # the dream's step: 0.0015
+    prices = Prices(real_price=0.0065)  # a step of the dream costs 0.0015
     # 3 real steps cost 0.0195, each dreamed step saves 0.005
     assert found(prices, known=3, price=PRICE).cheaper_from_steps == 4
     assert found(prices, known=0, price=PRICE).cheaper_from_steps == 1

@@ -1,4 +1,4 @@
-"""The four criteria by truth, by a scripted judge, and how far the two agree."""
+"""The four criteria: exact scores, scores of a scripted judge, and the agreement of the two."""
 
 import json
 
@@ -48,11 +48,11 @@ def scores(*numbers: float) -> dict[str, float]:
         ),
         (
             case(BEFORE, AFTER, AFTER, recorded=TOLD, got=StepResult(observation="moved the box to b and ate it")),
-            scores(2, 2, 2, 2 * 5 / 8),  # three words stand nowhere
+            scores(2, 2, 2, 2 * 5 / 8),  # three words are not in the recording
         ),
         (
             case(BEFORE, BEFORE, BEFORE, recorded=refusal("no box"), got=StepResult(observation="no box")),
-            scores(2, 2, 2, 0),  # a refusal that is not signalled
+            scores(2, 2, 2, 0),  # a refusal without the error flag
         ),
         (
             case(BEFORE, AFTER, AFTER, recorded=TOLD, got=TOLD.model_copy(update={"terminated": True, "reward": 1.0})),
@@ -133,7 +133,7 @@ def test_a_judge_is_shown_a_fixed_number_of_answered_steps() -> None:
         ([0, 1, 2, 2], [0, 1, 2, 2], 1.0),
         ([0, 0, 2, 2], [0, 2, 0, 2], 0.0),
         ([0, 2, 0, 2], [2, 0, 2, 0], -1.0),
-        # one apart; by chance 9 thirds apart: rows (1, 1, 1), columns (0, 2, 1), squared distances
+        # Squared distances: 1 observed, 9/3 by chance, from the rows (1, 1, 1) and the columns (0, 2, 1).
         ([0, 1, 2], [1, 1, 2], 1 - 1 / 3),
     ],
 )

@@ -1,4 +1,4 @@
-"""Two settings on the same steps."""
+"""Comparison of two settings on the same steps."""
 
 import pytest
 from cases import case, world

@@ -34,7 +34,7 @@ fields = { status = "string" }
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """The desk's folder: each task played well, and each played by one who looks for what is not there."""
+    """The desk's folder: each task played well, and four of them also with a read of a missing order."""
     home = tmp_path / "desk"
     home.mkdir()
     (home / "env.toml").write_text(ENV)
@@ -110,9 +110,7 @@ def test_kept_predictions_are_not_made_again(folder: str, tmp_path: Path) -> Non
     assert len(still.read_text().splitlines()) > len(lines)
 
 
-def test_a_learning_curve_over_known_transitions_begins_at_0(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learning_curve_over_known_transitions_begins_at_0(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
     answered = []
     for known in (0, 5, 15):
@@ -179,7 +177,9 @@ def test_options_that_make_no_sense_are_refused(
         ran(folder, *arguments)
 
 
-def test_without_a_real_environment_a_closed_loop_runs_only_the_attacks_and_says_so(folder: str, tmp_path: Path) -> None:
+def test_without_a_real_environment_a_closed_loop_runs_only_the_attacks_and_says_so(
+    folder: str, tmp_path: Path
+) -> None:
     result = ran(folder, "--model", "nearest", "--closed-loop", "1", "--out", str(tmp_path / "out"))
     assert "'desk' has no real environment" in result.stderr
     (one,) = FidelityReport.model_validate_json((tmp_path / "out" / "report.json").read_text()).measured

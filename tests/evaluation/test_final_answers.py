@@ -17,7 +17,7 @@ YES, NO = (json.dumps({"reasoning": "", "accomplished": verdict}) for verdict in
 
 
 async def ended(*, done: bool, reward: float | None, checked: bool = True) -> Trajectory:
-    """Order 1 shipped or only looked at, and what somebody said of it."""
+    """An episode in which order 1 was shipped or only read, with its recorded reward."""
     played = await recorded(task(1, checked=checked), call("ship" if done else "get", "O-1"))
     return played.model_copy(update={"answer": "shipped", "final_reward": reward})
 

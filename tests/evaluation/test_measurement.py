@@ -1,4 +1,4 @@
-"""One setting under measurement: what is held out, and what is left of it after an interruption."""
+"""Measurement of one setting: the held-out trajectories, and what is kept after an interruption."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The demonstration on three public servers: its plans fit the servers, and its tables hold what was compared."""
+"""The demonstration on three public servers: its plans fit the servers, and its tables show the comparisons."""
 
 import sys
 import tempfile
@@ -21,7 +21,7 @@ NODE_MODULES = Path(__file__).parents[1] / "node" / "node_modules"
 
 @pytest.fixture(autouse=True)
 def _an_example_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It works at one place below the folder for temporary files; a demonstration under way has its own."""
+    """Give the example its own folder for temporary files: a demonstration that is running works in the usual one."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

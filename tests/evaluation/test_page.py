@@ -1,4 +1,4 @@
-"""The report as tables and as a page: every number is there, and nothing that was said does anything."""
+"""The report as tables and as a page: every number is there, and recorded text is never executed."""
 
 import html
 import re

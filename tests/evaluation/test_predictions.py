@@ -1,4 +1,4 @@
-"""Which steps are predicted, from what, and that none is predicted twice."""
+"""Which steps are predicted, from which recordings, and that no step is predicted twice."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ async def test_the_wanted_number_of_transitions_is_known_and_a_smaller_set_is_pa
 
 
 class Counted(DeskModel):
-    """Counts how often it is asked, and how many at once."""
+    """Counts how often it is asked."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reward attacks earn from a dream that believes what it reads, and from no other."""
+"""Reward attacks earn a reward only from a dream that believes what it reads."""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ async def attacked(model: DeskModel, tasks: Sequence[Task], *, checks: bool = Tr
 
 
 class JudgingDesk(DeskModel):
-    """Judges final answers too: believes them, or never does."""
+    """Also judges final answers, always with the same verdict; None is a failure to judge."""
 
     def __init__(self, verdict: bool | None) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ async def test_a_dream_that_calculates_rewards_no_attack() -> None:
 
 async def test_a_state_that_an_attack_wrote_counts_as_earned() -> None:
     def obeys(query: Query, right: Prediction) -> Prediction:
-        """Does the operation that an argument asks for."""
+        """Do the operation that an argument asks for."""
         for text in query.action.arguments.values():
             if '"op": "set"' in str(text):
                 state = json.loads(query.state.text)
@@ -103,7 +103,7 @@ async def test_calls_that_accomplish_the_task_in_reality_are_not_attacks() -> No
         return right.model_copy(update={"success": True, "terminated": True})
 
     class Shipping(Desk):
-        """Has done everything before anybody asks."""
+        """Shows every order as shipped after any call."""
 
         async def step(self, action: ToolCall) -> StepResult:
             result = await super().step(action)
@@ -257,7 +257,7 @@ def test_every_kind_has_texts_for_every_task(kind: Attack, instruction: str, met
 
 
 def won(number: int, instruction: str) -> Trajectory:
-    """A view in which looking and then focussing won."""
+    """A recorded episode that won by looking and then focussing."""
     view = f"room {number}"
     steps = (
         sample_transition(view, "look", f"{view}. a dove."),
@@ -274,7 +274,7 @@ WINS = [won(number, f"Focus on thing {number}.") for number in range(6)]
 
 async def test_the_win_of_another_task_earns_only_from_a_dream_that_repeats_any_recorded_success() -> None:
     class Copying(MemoryBuffer):
-        """Takes every recording for one of the running task."""
+        """Returns every demonstration as one of the running task's goal."""
 
         async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
             return tuple(one.model_copy(update={"same_goal": True}) for one in await super().nearest(retrieval))

@@ -1,4 +1,4 @@
-"""What the measures over single steps say of cases whose values are known."""
+"""Measures over single steps, on cases whose values are known."""
 
 import json
 

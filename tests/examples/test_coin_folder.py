@@ -1,4 +1,4 @@
-"""The example environment folder: complete, loadable, and word for word what the real game says."""
+"""The example environment folder is complete, can be loaded, and has exactly the answers of the real game."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ SPEC = EnvironmentSpec.load(FOLDER)
 TRAJECTORIES = read_jsonl(FOLDER / "trajectories.jsonl", Trajectory)
 
 
-def test_the_folder_says_the_same_as_the_real_environment_it_points_to() -> None:
+def test_the_folder_agrees_with_the_real_environment_that_it_names() -> None:
     real = real_of(SPEC).spec
     assert load_spec(str(FOLDER)) == SPEC
     for field in ("name", "description", "rules", "tools_list", "max_steps", "deterministic", "adapter"):
@@ -22,14 +22,14 @@ def test_the_folder_says_the_same_as_the_real_environment_it_points_to() -> None
     assert SPEC.text_argument == ("act", "command")
 
 
-def test_every_task_has_recordings_that_won_and_recordings_that_failed_exist() -> None:
+def test_every_task_is_recorded_and_some_recordings_won_and_some_failed() -> None:
     assert {trajectory.task.id for trajectory in TRAJECTORIES} == {task.id for task in SPEC.tasks}
     assert len({trajectory.id for trajectory in TRAJECTORIES}) == len(TRAJECTORIES) >= 24
     assert 10 < sum(trajectory.success for trajectory in TRAJECTORIES) < len(TRAJECTORIES) - 10
     assert any(transition.result.is_error for trajectory in TRAJECTORIES for transition in trajectory.transitions)
 
 
-async def test_every_recorded_step_comes_out_again_in_the_real_game() -> None:
+async def test_every_recorded_step_gives_the_same_result_in_the_real_game() -> None:
     environment = real_of(SPEC).create()
     for trajectory in TRAJECTORIES:
         assert trajectory.source is Source.REAL

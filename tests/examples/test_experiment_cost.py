@@ -1,4 +1,4 @@
-"""When a dream is first: what was measured once, at other speeds of the real environment."""
+"""When a dream is first: predictions from one measurement for other speeds of the real environment."""
 
 import json
 import math
@@ -22,7 +22,7 @@ ahead_between, clock, courses, first_at, success_at = (
 
 
 def straight(compute: float, steps: int, recorded: int = 0) -> tuple[object, object]:
-    """A run from 0 to 1 at even speed."""
+    """A run whose success rises linearly from 0 to 1."""
     return Point(0.0, recorded, 0.0), Point(compute, recorded + steps, 1.0)
 
 

@@ -41,7 +41,7 @@ def desk(example: SimpleNamespace) -> Any:
 
 
 def acted(example: SimpleNamespace, desk: Any, tool: str, arguments: JsonObject) -> tuple[bool, str, frozenset[str]]:
-    """Whether the desk refused, what it said, and what changed."""
+    """Call a tool; return whether the desk refused, its text, and the changed fields."""
     before = desk.state()
     answer = example.server.call(desk, ToolCall(name=tool, arguments=arguments))
     return answer["isError"], answer["content"][0]["text"], changed_fields(before, desk.state())
@@ -71,7 +71,7 @@ EFFECTS: list[tuple[int, str, JsonObject, str]] = [
 
 
 @pytest.mark.parametrize(("count", "tool", "arguments", "words"), EFFECTS)
-def test_each_tool_changes_so_many_fields_and_says_what_it_did(
+def test_each_tool_changes_the_expected_number_of_fields_and_says_what_it_did(
     example: SimpleNamespace, desk: Any, count: int, tool: str, arguments: JsonObject, words: str
 ) -> None:
     refused, said, changed = acted(example, desk, tool, arguments)
@@ -152,7 +152,7 @@ def test_whatever_is_done_counts_queue_and_due_hours_follow_from_the_tickets(
     assert end["queue"] == sorted(end["queue"], key=lambda i: (end["tickets"][i]["due_hour"], i))
 
 
-async def test_the_server_tells_its_world_unless_it_is_to_be_quiet(example: SimpleNamespace, desk: Any) -> None:
+async def test_the_server_sends_its_state_unless_it_is_quiet(example: SimpleNamespace, desk: Any) -> None:
     before = desk.state()
     async with Client(example.server.server(desk)) as client:
         result = await client.session.call_tool("escalate", {"ticket": "T107"})

@@ -1,4 +1,4 @@
-"""The examples that a newcomer reads and runs, as they stand."""
+"""The numbered examples run unchanged, as a newcomer runs them."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def test_an_example_is_short(file: Path) -> None:
     assert lines < (200 if "grpo" in file.name else 80)
 
 
-@pytest.mark.long  # the quickstart's blocks play a dream, tests of agents an unchanged one
+@pytest.mark.long  # the quickstart's blocks play a dream, and tests of agents play an unchanged agent
 @pytest.mark.slow
 def test_a_dream_is_played_by_hand_and_by_an_unchanged_agent(dsn: str, tmp_path: Path) -> None:
     assert ran("01_play_a_dream.py", place=tmp_path, dsn=dsn).endswith("you take the coin.\nreward 1\n")
@@ -38,7 +38,7 @@ def test_an_environment_of_ones_own_keeps_the_contract(tmp_path: Path) -> None:
     assert ran("02_an_environment.py", place=tmp_path) == "passes all checks of an environment\n"
 
 
-def test_how_far_to_trust_a_dream_is_told_per_tool(tmp_path: Path) -> None:
+def test_how_far_to_trust_a_dream_is_measured_on_held_out_trajectories(tmp_path: Path) -> None:
     text = ran("04_how_far_to_trust.py", place=tmp_path)
     assert text.count("12 trajectories held out, 28 known") == 2
 

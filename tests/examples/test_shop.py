@@ -57,7 +57,7 @@ def recordings(example: SimpleNamespace, tmp_path: Path) -> tuple[EnvironmentSpe
 
 
 def acted(example: SimpleNamespace, shop: Any, tool: str, **arguments: JsonValue) -> tuple[str | None, frozenset[str]]:
-    """How the shop refused, if it did, and what changed."""
+    """Call a tool; return the text of a refusal, or None, and the changed fields."""
     before = shop.state()
     action = ToolCall(name=tool, arguments=arguments)
     answer = example.tools.call(shop, action)
@@ -90,7 +90,7 @@ EFFECTS: list[tuple[int, str, JsonObject]] = [
 
 
 @pytest.mark.parametrize(("count", "tool", "arguments"), EFFECTS)
-def test_each_tool_changes_as_many_fields_as_it_says(
+def test_each_tool_changes_the_expected_number_of_fields(
     example: SimpleNamespace, shop: Any, count: int, tool: str, arguments: JsonObject
 ) -> None:
     refusal, changed = acted(example, shop, tool, **arguments)
@@ -159,7 +159,7 @@ def test_a_room_that_is_too_dear_is_not_booked_and_nothing_is_half_done(example:
     assert not changed
 
 
-def test_what_is_undone_is_as_it_was_but_for_the_status(example: SimpleNamespace, shop: Any) -> None:
+def test_a_refunded_order_leaves_only_its_own_record_changed(example: SimpleNamespace, shop: Any) -> None:
     before = shop.state()
     acted(example, shop, "place_order", customer_id="C-1", items=ITEMS)
     acted(example, shop, "refund_order", order_id="O-1009")
@@ -188,7 +188,7 @@ def test_whatever_is_done_money_goods_and_counts_add_up(example: SimpleNamespace
 
 
 def worth(world: Any) -> dict[str, int]:
-    """What each customer has and has paid, and how much there is of each product, sold or not."""
+    """Each customer's balance plus payments, and the quantity of each product, sold or not."""
     found = {i: one["balance_cents"] for i, one in world["customers"].items()}
     found |= {i: one["stock"] for i, one in world["products"].items()}
     for order in world["orders"].values():
@@ -223,7 +223,7 @@ def test_a_shop_in_a_file_goes_on_where_it_was(example: SimpleNamespace, tmp_pat
     again.close()
 
 
-async def test_the_server_tells_its_world_unless_it_is_to_be_quiet(example: SimpleNamespace, shop: Any) -> None:
+async def test_the_server_sends_its_state_unless_it_is_quiet(example: SimpleNamespace, shop: Any) -> None:
     before = json.loads(json.dumps(shop.state()))
     async with Client(example.server.server(shop)) as client:
         listed = (await client.list_tools()).tools
@@ -239,7 +239,7 @@ async def test_the_server_tells_its_world_unless_it_is_to_be_quiet(example: Simp
     assert shop.get_order("O-1001")["status"] == "delivered"
 
 
-def test_every_told_state_fits_the_schema_and_every_answer_its_tool(
+def test_every_recorded_state_fits_the_schema_and_every_answer_its_tool(
     recordings: tuple[EnvironmentSpec, list[Trajectory]],
 ) -> None:
     spec, trajectories = recordings
@@ -255,7 +255,7 @@ def test_every_told_state_fits_the_schema_and_every_answer_its_tool(
     assert answers > 500
 
 
-def test_tasks_are_accomplished_where_they_were_done_and_not_where_they_were_done_badly(
+def test_tasks_are_accomplished_by_runs_that_do_them_and_not_by_runs_that_do_them_badly(
     recordings: tuple[EnvironmentSpec, list[Trajectory]],
 ) -> None:
     spec, trajectories = recordings
@@ -311,7 +311,7 @@ def test_a_folder_with_recordings_is_not_written_over(example: SimpleNamespace, 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_what_the_recorder_writes_is_what_playing_directly_gives_but_for_the_times(tmp_path: Path) -> None:
+def test_the_recorder_writes_what_playing_directly_gives_except_for_the_times(tmp_path: Path) -> None:
     for out, options in (("recorded", []), ("direct", ["--direct"])):
         command = [sys.executable, str(EXAMPLE / "record.py"), "--out", str(tmp_path / out), *RUNS, *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -326,7 +326,7 @@ def test_what_the_recorder_writes_is_what_playing_directly_gives_but_for_the_tim
 
 
 def untimed(trajectory: Trajectory) -> Trajectory:
-    """Without the times of its calls, which no two recordings have in common."""
+    """The trajectory without the times of its calls, which differ between recordings."""
     transitions = []
     for one in trajectory.transitions:
         info = {name: value for name, value in one.result.info.items() if name not in ("started_s", "ended_s")}

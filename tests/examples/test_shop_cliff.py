@@ -1,4 +1,4 @@
-"""The shop's table of the state-change cliff: what it holds, and that nothing is measured twice."""
+"""The shop's tables of the state-change cliff have the right rows, and nothing is measured twice."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A slowed environment: the same game behind a few sessions, each of which takes its time."""
+"""A slowed environment: the same game behind a few sessions, each of which answers after a delay."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ PLACE = f"{Path(__file__).parents[2] / 'benchmarks' / 'studies' / 'slowed.py'}"
 SESSIONS = from_place("class", f"{PLACE}:Sessions")
 
 
-def test_so_many_calls_are_served_at_a_time() -> None:
+def test_each_session_serves_one_call_at_a_time() -> None:
     sessions = SESSIONS(2, 3.0)
     assert [sessions.answered(10.0) for _ in range(5)] == [13.0, 13.0, 16.0, 16.0, 19.0]
     assert sessions.answered(100.0) == 103.0
 
 
 @given(st.integers(1, 8), st.integers(1, 100), st.floats(0, 5))
-def test_a_crowd_takes_its_calls_times_the_seconds_by_the_sessions(count: int, calls: int, seconds: float) -> None:
+def test_simultaneous_calls_take_calls_per_session_times_the_seconds(count: int, calls: int, seconds: float) -> None:
     sessions = SESSIONS(count, seconds)
     last = [sessions.answered(0.0) for _ in range(calls)][-1]
     assert last == pytest.approx(-(-calls // count) * seconds)
@@ -47,7 +47,7 @@ async def test_it_is_the_same_game() -> None:
     await other.close()
 
 
-def test_a_place_that_holds_no_environment_is_named(tmp_path: Path) -> None:
+def test_a_place_without_an_environment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"environment '.*nothing.py:slowed' cannot be loaded"):
         load_real(f"{tmp_path / 'nothing.py'}:slowed")
     with pytest.raises(InvalidInput, match="has no attribute 'quick'"):

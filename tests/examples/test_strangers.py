@@ -1,4 +1,4 @@
-"""The study of strangers' servers: its recordings are those of its plans, and what it counts as right and wrong."""
+"""The study of strangers' servers: its recordings are those of its plans, and it counts answers as defined."""
 
 import sys
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def judged(study: SimpleNamespace, *calls: tuple[ToolCall, StepResult, StepResul
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_kept_of_a_server_are_the_calls_of_its_plans_and_sessions(study: SimpleNamespace, name: str) -> None:
+def test_the_recordings_of_a_server_are_the_calls_of_its_plans_and_sessions(study: SimpleNamespace, name: str) -> None:
     server = study.servers.SERVERS[name]
     kept = study.material.load(server)
     made = {one.id: tuple(step.action for step in one.transitions) for one in (*kept.known, *kept.sessions)}
@@ -84,7 +84,7 @@ def test_the_recordings_are_small(study: SimpleNamespace) -> None:
     assert sum(file.stat().st_size for file in files) < 300_000
 
 
-def test_what_differs_between_two_real_plays_may_be_anything(study: SimpleNamespace) -> None:
+def test_words_that_differ_between_two_real_plays_may_differ_in_an_answer(study: SimpleNamespace) -> None:
     def commit(text: str) -> StepResult:
         return StepResult(observation=f"Committed {text} on main")
 
@@ -139,7 +139,7 @@ def test_a_read_that_has_no_answer_after_a_write_is_named_with_the_write(study: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_kept_of_a_servers_refusals_is_what_recording_learns_of_them(study: SimpleNamespace, name: str) -> None:
+def test_the_stored_words_of_a_servers_refusals_are_what_recording_learns(study: SimpleNamespace, name: str) -> None:
     kept = study.material.load(study.servers.SERVERS[name])
     calls = [(step.action, step.result) for one in kept.known for step in one.transitions]
     tools = {tool["name"]: tool for tool in kept.spec.tools}
@@ -158,7 +158,7 @@ def test_a_valid_call_that_the_dream_refuses_is_counted_but_one_without_an_answe
     assert (got.refusals.mean, got.refusals.n) == (1, 1)
 
 
-def test_facts_are_the_words_of_the_answer_that_are_neither_in_the_call_nor_told_by_a_clock(
+def test_facts_are_the_words_of_the_answer_that_are_neither_in_the_call_nor_from_a_clock(
     study: SimpleNamespace,
 ) -> None:
     call = ToolCall(name="read", arguments={"name": "rope"})

@@ -41,6 +41,6 @@ def test_an_agents_episode_in_reality_stands_beside_the_one_in_the_dream(
     assert any(line.endswith("[model]") for line in dream), "nobody recorded this world; the real episode is not shown"
 
 
-def test_a_limit_that_no_expert_keeps_is_named(two_doors: Callable[..., None]) -> None:
+def test_a_limit_within_which_the_expert_never_wins_is_refused(two_doors: Callable[..., None]) -> None:
     with pytest.raises(SystemExit, match="wins no task of 'dev' within 0 steps: raise --steps"):
         two_doors("--model", "nearest", "--steps", "0")

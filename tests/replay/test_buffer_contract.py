@@ -109,8 +109,8 @@ async def test_both_buffers_give_the_same_answer_to_any_question(
             assert [d.model_dump(exclude={"transition"}) for d in found] == [
                 d.model_dump(exclude={"transition"}) for d in expected
             ]
-        # Similar ones are ordered by a rounded score, and PostgreSQL keeps vectors in half precision: two that lie on
-        # either side of a rounding step may change places.
+        # Similar transitions are ordered by a rounded score. PostgreSQL keeps vectors in half precision, so two that
+        # lie on either side of a rounding step may change places.
         assert [d.score for d in found] == pytest.approx([d.score for d in expected], abs=0.011)
         assert len(found) <= asked.k
 

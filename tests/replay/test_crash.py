@@ -1,4 +1,4 @@
-"""PostgreSQL is killed for real: what was stored is there afterwards, and the store finds it again."""
+"""PostgreSQL is really killed: stored data survives, and the store connects again."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ async def embedded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
 
 
 def crash() -> None:
-    """All processes of PostgreSQL end, and write nothing more. A killed postmaster's children live on for a moment."""
+    """Stop all processes of PostgreSQL without another write. A killed postmaster's children live on for a moment."""
     programs, found = find_programs(status().folder), status()
     stopped = programs.run("pg_ctl", "-D", str(found.folder / "data"), "-m", "immediate", "-w", "stop")
     assert stopped.returncode == 0, stopped.stderr
 
 
 def kill_backend(dsn: str) -> None:
-    """PostgreSQL ends all connections then, and recovers."""
+    """Kill one client's backend. PostgreSQL then ends all connections, and recovers."""
     with psycopg.connect(dsn) as connection:
         row = connection.execute(
             "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
@@ -95,7 +95,7 @@ async def test_a_database_that_stays_down_is_reported_soon_and_used_again_when_i
 ) -> None:
     monkeypatch.setattr("dreamgym.replay.postgres.database.RETURN_LIMIT_S", 0.1)
     other = EmbeddedServer.start()
-    store = await open_store(embedded.dsn, TrigramEncoder())  # at an address: it may start nothing
+    store = await open_store(embedded.dsn, TrigramEncoder())  # opened by its address, so it may not start a server
     await store.episodes.create(episode("first"))
     crash()
     for call in (store.episodes.load, store.episodes.load, store.episodes.delete):

@@ -1,4 +1,4 @@
-"""The embedded server under accidents. Every process here is a real one, and killed for real."""
+"""The embedded server under accidents. Every process here is real, and is really killed."""
 
 import contextlib
 import os

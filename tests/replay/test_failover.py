@@ -1,4 +1,4 @@
-"""A PostgreSQL with a standby: the address names both, and whichever takes writes is used."""
+"""A PostgreSQL with a standby: the address names both, and the one that accepts writes is used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def primary() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def standby(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
-    """A copy of the primary, which follows it and takes no writes."""
+    """A copy of the primary, which follows it and accepts no writes."""
     folder = Path(tempfile.mkdtemp(prefix="dreamgym-standby-"))
     folder.chmod(0o711)
     programs = find_programs(primary.folder)

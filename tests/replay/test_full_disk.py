@@ -1,6 +1,7 @@
-"""The disk of the database is full: the error is one sentence, and what is stored stays as it was.
+"""If the disk of the database is full, the error is one sentence, and stored data stays as it was.
 
-PostgreSQL writes to /dev/full at the moment that a table is written: the kernel's error, and PostgreSQL's own code.
+PostgreSQL writes to /dev/full at the moment that a table is written, so the error is the kernel's, handled by
+PostgreSQL's own code.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ SENTENCE = "has no space left .*No space left on device.*: free some on its disk
 
 @contextmanager
 def full_disk(dsn: str, table: str) -> Iterator[None]:
-    """For the time of the block, no row can be added to this table."""
+    """Make every insert into this table fail within the block."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
             """

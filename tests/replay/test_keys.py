@@ -1,4 +1,4 @@
-"""What buffers compute of trajectories before they store them."""
+"""Values that buffers compute from trajectories before they store them."""
 
 from dreamgym.replay.keys import check_trajectories
 from dreamgym.testing.replay import sample_trajectory, sample_transition

@@ -26,7 +26,7 @@ START_S = 10.0
 
 @pytest.fixture
 def pooled_dsn(empty_dsn: str, tmp_path: Path) -> Iterator[str]:
-    """The address of a pooler in transaction mode with two connections."""
+    """Address of a pooler in transaction mode with four connections."""
     server = conninfo.conninfo_to_dict(empty_dsn)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

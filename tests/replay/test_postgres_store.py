@@ -129,7 +129,7 @@ def new_episode(name: str) -> Episode:
 
 
 async def turns(number: int) -> None:
-    """Let the event loop turn so often."""
+    """Let the event loop turn this number of times."""
     for _ in range(number):
         await asyncio.sleep(0)
 
@@ -162,7 +162,7 @@ async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(empty_dsn:
 
 
 async def test_a_server_older_than_needed_is_refused(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the server at hand is a new one, so the floor is raised above it
+    # The server under test is a new one, so the required version is raised above it.
     monkeypatch.setattr("dreamgym.replay.postgres.database.OLDEST_SERVER", 990_000)
     with pytest.raises(StoreError, match=r"has PostgreSQL 18, but needs 15 or newer: upgrade it"):
         await open_store(empty_dsn, TrigramEncoder())
@@ -315,7 +315,7 @@ async def test_a_trajectory_that_the_fifth_schema_stored_without_a_digest_is_rep
     store = await open_store(dsn, TrigramEncoder())
     await store.buffer.add([same, other])
     await store.close()
-    with psycopg.connect(dsn, autocommit=True) as old:  # as the fifth edition left it
+    with psycopg.connect(dsn, autocommit=True) as old:  # back to the fifth schema
         old.execute("ALTER TABLE trajectories DROP COLUMN digest")
         old.execute("DROP INDEX trajectories_recorded")
         old.execute("ALTER TABLE environments DROP COLUMN identity, DROP COLUMN folder")

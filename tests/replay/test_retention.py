@@ -1,4 +1,4 @@
-"""What the store lets go of, and what it keeps for episodes that run."""
+"""Which data the store deletes, and which it keeps for running episodes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ async def test_an_episode_that_sees_everything_keeps_everything_until_its_time_i
 
 
 class Retiring(TrigramEncoder):
-    """Lets dreams be retired while it embeds something else."""
+    """An encoder that calls `meanwhile` once, before it embeds; the test retires dreams in it."""
 
     meanwhile: Callable[[], None] | None = None
 
@@ -84,7 +84,7 @@ class Retiring(TrigramEncoder):
 
 
 async def test_a_transition_that_is_retired_while_it_is_stored_again_is_still_found(store: Store) -> None:
-    """A writer looks up which vectors are there before it takes the lock."""
+    """A writer looks up which vectors exist before it takes the lock."""
     await store.buffer.add([*dreams(range(2)), sample_trajectory("other", source=Source.SYNTHETIC)])
     await solve(store)
     asked = sample_retrieval("kitchen", "go!", sources=frozenset(Source))

@@ -19,12 +19,12 @@ pytestmark = pytest.mark.anyio
 WORDS = ("coin", "lamp", "knife", "apple", "book", "key", "chair", "table", "rope", "bottle", "candle", "mirror")
 LENGTH = 50
 KEYS = 3_000
-"""Recorded keys from which on there is an index here: with the 10,000 of a user each test would load for seconds."""
+"""Recorded keys from which these tests build an index. Loading a user's 10,000 would take each test seconds."""
 INDEX = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('vectors_1_1_recorded')"
 
 
 def walks(keys: int, source: Source = Source.REAL, env: str = ENV) -> list[Trajectory]:
-    """Trajectories that hold so many distinct keys."""
+    """Trajectories with this number of distinct keys."""
     return [
         sample_trajectory(
             f"{source} {number}",
@@ -132,7 +132,7 @@ async def test_others_add_and_search_while_an_index_is_built(small: Store, empty
     await store.buffer.add(walks(KEYS + LENGTH))
     other = await open_store(empty_dsn, TrigramEncoder(24))
     with psycopg.connect(empty_dsn) as writer:
-        writer.execute("LOCK TABLE vectors_1_1 IN ROW EXCLUSIVE MODE")  # the build waits for whoever writes
+        writer.execute("LOCK TABLE vectors_1_1 IN ROW EXCLUSIVE MODE")  # the build waits for writers
         building = asyncio.gather(store.buffer.indexes.tend(1), other.buffer.indexes.tend(1))
         while "the index is being built (" not in (said := await described(store.database, ENV)):
             assert not building.done()
@@ -210,7 +210,7 @@ async def test_a_failed_build_is_reported_and_harms_nothing(
     store = small
     await store.buffer.add(walks(KEYS + LENGTH))
     before = await store.buffer.counts(ENV)
-    with psycopg.connect(empty_dsn, autocommit=True) as owner:  # as a full disk refuses it: 53100 is its code
+    with psycopg.connect(empty_dsn, autocommit=True) as owner:  # fail as on a full disk, whose code is 53100
         owner.execute(
             """
             CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -15,7 +15,7 @@ READS_AND_WRITES = ("get_stall", "list_lots", "rename", "reserve", "buy", "cance
 
 
 def answered(step: Transition, *shown: Transition) -> ProgramResult | None:
-    """What the program learned from some calls makes of another."""
+    """Run the program learned from the shown calls on the call of another step."""
     program = learn(shown, SCHEMA)
     assert program is not None
     return program.run(state_of(step.state), step.action.arguments)
@@ -157,7 +157,7 @@ ORDERS = StateSchema(collections={"orders": Collection(key="order_id", fields={"
 
 
 def _listed(customer: str, *ids: str) -> Transition:
-    """A list that shows entities nobody knew of, with ids that follow no order."""
+    """A recorded list of entities that the state did not contain, with ids that follow no order."""
     orders: list[JsonObject] = [{"order_id": one, "status": "paid"} for one in ids]
     after = as_text({"orders": {str(one["order_id"]): one for one in orders}})
     return Transition(

@@ -1,4 +1,4 @@
-"""A call reaches what its arguments name: by id, through ids in what it has reached, and by a text that is unique."""
+"""A call reaches the entities that its arguments name: by id, through ids in those entities, and by a unique text."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ SCHEMA = StateSchema.model_validate(
 
 
 def state(**names: str) -> JsonObject:
-    """Rooms by id with these names, each with other seats, in two houses."""
+    """Rooms with these names, by id, each with another number of seats, in two houses."""
     rooms: JsonObject = {
         i: {"id": i, "name": name, "seats": 7 * n, "house": f"h{n % 2}"} for n, (i, name) in enumerate(names.items(), 3)
     }
@@ -29,7 +29,7 @@ def state(**names: str) -> JsonObject:
 
 
 def learned(*calls: tuple[JsonObject, Mapping[str, JsonValue], JsonObject | str]) -> ToolProgram:
-    """From reads: the state, the arguments, and the answer; a text is a refusal."""
+    """The program learned from reads: state, arguments and answer of each. An answer that is a text is a refusal."""
     program = learn(
         (
             Transition(

@@ -1,4 +1,4 @@
-"""A learned program runs on other calls as recorded, can be read, and has no answer to what it does not know."""
+"""A learned program answers other calls as recorded, prints readably, and has no answer to unknown cases."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ from dreamgym.types import JsonObject, Transition
 
 
 def answered(step: Transition, *shown: Transition) -> ProgramResult | None:
-    """What the program learned from some calls makes of another."""
+    """Run the program learned from the shown calls on the call of another step."""
     program = learn(shown, SCHEMA)
     assert program is not None
     return program.run(state_of(step.state), step.action.arguments)

@@ -1,4 +1,4 @@
-"""Rules that concern several entities at once: derived fields, choices, lists, tables, and what contradicts them."""
+"""Rules about several entities at once: derived fields, choices, lists and tables, and recordings that break them."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from dreamgym.synthesis import LearnedPrograms
 from dreamgym.types import JsonObject, Transition
 
 ENOUGH = 80
-"""Recorded calls of each tool from which its rules can be told."""
+"""Number of recorded calls of each tool that is enough to learn its rules."""
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_an_outcome_that_a_recording_contradicts_has_no_answer() -> None:
 
 
 def test_a_call_with_two_reasons_for_refusal_has_no_answer_until_a_recording_shows_which_comes_first() -> None:
-    # a job that is not there cannot join itself either: both reasons hold, and the shop gives the first
+    # A job that does not exist cannot join itself either. Both reasons hold, and the shop gives the first.
     recorded = recordings(ENOUGH, 1, ("join",))
     both = [step for step in recorded if step.action.arguments["job"] == step.action.arguments["other"]]
     state = start(random.Random(1))
@@ -126,7 +126,7 @@ def test_a_call_takes_time_in_proportion_to_the_state(programs: LearnedPrograms)
     assert program is not None
 
     def shop(size: int) -> str:
-        """A shop of about so many characters, with as many presses as jobs."""
+        """Text of a shop of about this number of characters, with as many presses as jobs."""
         state = start(random.Random(1))
         jobs, presses = state["jobs"], state["presses"]
         some = next(iter(jobs.values()))

@@ -58,7 +58,7 @@ class Counting:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), episodes=st.integers(1, 5), turns=st.integers(1, 4))
-def test_conversations_that_go_on_end_or_begin_sample_the_same_as_without_it(
+def test_conversations_that_go_on_end_or_begin_sample_the_same_as_without_a_cache(
     seed: int, episodes: int, turns: int
 ) -> None:
     random, model = Random(seed), llama()
@@ -142,7 +142,7 @@ def test_new_weights_are_used_after_the_cache_is_forgotten() -> None:
     assert close(speaker.generate(prompts, seeds_B=[1]), policy(model).generate(prompts, seeds_B=[1]))
 
 
-def test_a_model_with_a_sliding_window_samples_the_same_as_without_it() -> None:
+def test_a_model_with_a_sliding_window_samples_the_same_as_without_a_cache() -> None:
     torch.manual_seed(0)
     model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4))
     speaker = policy(model)
