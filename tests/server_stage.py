@@ -78,8 +78,6 @@ class Someone:
 class CounterEnvironment:
     """The real counter. `salt` is added to its observations, so that a replay with another salt differs."""
 
-    created: int = 0
-
     def __init__(self, spec: EnvironmentSpec, salt: str = "") -> None:
         self._spec, self._salt = spec, salt
         self._count: int | None = None

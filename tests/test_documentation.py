@@ -170,7 +170,9 @@ def check(block: Block, scratch: Path) -> None:
     elif block.language == "json":
         json.loads(block.text)
     else:
-        assert block.language == "text", f"{block}: the language {block.language!r} is none that is known here"
+        assert block.language == "text", (
+            f"{block}: unknown language {block.language!r}: expected bash, python, toml, json or text"
+        )
 
 
 class Player:
@@ -191,7 +193,7 @@ class Player:
     def play(self, block: Block) -> None:
         """Run a block, or compare it with what the one before it printed."""
         if block.reason is None and block.language == "text":
-            assert self._printed is not None, f"{block}: is of no command, and has no mark"
+            assert self._printed is not None, f"{block}: expected a command block before it, or a mark"
             expected = re.escape(block.text.strip()).replace("…", ".*?")
             assert re.fullmatch(expected, self._printed.strip(), flags=re.S), f"{block}:\n{self._printed}"
         self._printed = None

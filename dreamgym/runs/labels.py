@@ -78,5 +78,5 @@ def known_run(folder: Path, run: str) -> str:
     if run == LAST and files:
         return max(files, key=lambda name: files[name])
     if run not in files:
-        raise UnknownName("run", run, files, f"They are in {folder / 'recordings'}")
+        raise UnknownName("run", run, files, f"Runs are in {folder / 'recordings'}")
     return run

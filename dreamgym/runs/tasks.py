@@ -110,7 +110,7 @@ async def generate_tasks(
             if llm is not None:
                 await llm.close()
     if len(new) < wanted:
-        say(f"{len(new)} of {wanted}: no other task was found that is new and can be played")
+        say(f"made {len(new)} of {wanted} tasks: found no other new task that can be played")
     return [_listed(task, None) for task in new]
 
 

@@ -136,7 +136,7 @@ def _entity_fault(collection: Collection, identity: str, entity: JsonValue) -> s
         if field == collection.key:
             continue
         if field not in collection.fields:
-            return f"/{field}: there is no such field; there are {', '.join(sorted(collection.fields))}"
+            return f"/{field}: unknown field; known fields: {', '.join(sorted(collection.fields))}"
         if not _is_of(collection.fields[field], value):
             return f"/{field}: expected {collection.fields[field]}, got {short(value)}"
     return None

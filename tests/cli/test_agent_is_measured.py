@@ -82,7 +82,7 @@ def test_an_agent_in_training_is_probed_and_its_probes_are_not_stored(
     probes = [line for line in record if "real_success" in line]
     assert [(line["step"], line["real_episodes"], line["real_steps"]) for line in probes] == [(0, 6, 6), (1, 6, 6)]
     new = [trajectory for trajectory in stored(dsn) if trajectory.id not in before]
-    assert {trajectory.source for trajectory in new} == {Source.SYNTHETIC}, "a probe is looked at, not learned from"
+    assert {trajectory.source for trajectory in new} == {Source.SYNTHETIC}, "the policy does not learn from probes"
     assert all(len(trajectory.transitions) == 1 for trajectory in new)
 
 

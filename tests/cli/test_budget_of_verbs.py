@@ -202,7 +202,7 @@ async def test_fidelity_does_not_ask_again_for_steps_that_an_earlier_budget_paid
         assert code == 0, err
     held_out = len(json.loads(Path("report/report.json").read_text())["held_out"])
     asked_again = len(account.bills) - 2 - held_out * STEPS
-    assert asked_again <= 1, "but one that was answered when the budget ended"
+    assert asked_again <= 1, "except for one that was answered when the budget ended"
     assert "steps were predicted before" in err
 
 
@@ -282,7 +282,7 @@ async def test_a_server_whose_budget_is_spent_is_unavailable_and_goes_on_when_re
                 state = await control.finish("desk", name, answer="")
             assert state.trajectory is not None
             thought = [one.provenance.thinking_tokens for one in state.trajectory.transitions]
-            assert thought == [40] * 4, "the control API tells the tokens of each step"
+            assert thought == [40] * 4, "the control API returns the tokens of each step"
             return ""
 
         await serve("300 calls", again)
@@ -326,7 +326,7 @@ async def test_the_bill_of_collect_is_within_its_estimate(dreamgym: Command, dsn
     async with billing(simulator) as (url, account):
         code, _, err = await dreamgym(*command, "--episodes", "3", "--out", "few.jsonl", "--model", f"{url}#m")
         assert code == 0, err
-        assert "estimate" not in err, "nothing recorded tells nothing"
+        assert "estimate" not in err, "without recordings there is no estimate"
         recorded = [one.model_copy(update={"source": Source.REAL}) for one in read_jsonl(Path("few.jsonl"), Trajectory)]
         Path("recorded.jsonl").write_text("".join(f"{one.model_dump_json()}\n" for one in recorded))
         code, _, err = await dreamgym("seed", env, "recorded.jsonl")
@@ -386,7 +386,9 @@ async def test_training_ends_before_the_budget_is_exceeded_and_the_resumed_run_p
         assert "continue with --resume" in said
         assert len(account.bills) == 20
         updates = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
-        assert not any(line.get("failed") for line in updates), "nothing was learned from what could not be asked"
+        assert not any(line.get("failed") for line in updates), (
+            "the policy did not learn from episodes without an answer"
+        )
         code, said = await dreamgym(*command, "--resume", "--budget", "5.00")
         assert code == 0, said
     kept = [json.loads(line) for line in Path("run/spent.jsonl").read_text().splitlines()]

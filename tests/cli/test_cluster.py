@@ -200,9 +200,7 @@ def test_a_malformed_address_is_misuse(dreamgym: Command) -> None:
         assert f"cluster {address!r}: expected `local`, or HOST:PORT" in err
 
 
-def test_a_dream_on_other_machines_needs_a_database_that_its_workers_reach(
-    dreamgym: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dream_on_other_machines_needs_a_database_that_its_workers_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     from dreamgym.errors import InvalidInput
     from dreamgym.runs.cluster import check_reachable_store
 

@@ -55,7 +55,7 @@ def test_it_is_refused_while_the_database_is_used_and_deletes_everything_that_it
     ]
     assert (home / "postgres" / "data").exists()
     assert dreamgym("db", "remove", "--yes")[0] == 0
-    assert [file.name for file in home.iterdir()] == ["notes.txt"], "what is not ours stays"
+    assert [file.name for file in home.iterdir()] == ["notes.txt"], "files of others stay"
     assert dreamgym("db", "remove", "--yes")[:2] == (0, "there is nothing to remove\n")
     again = EmbeddedServer.start()
     again.release()

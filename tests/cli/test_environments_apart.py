@@ -103,7 +103,7 @@ def test_two_folders_with_one_name_given_at_once_store_nothing(dreamgym: Command
     code, _, err = dreamgym("seed", "one", "one", "two")
     assert (code, "have the same environment name" in err) == (2, True)
     assert answers(dsn) == []
-    assert dreamgym("seed", "two", "two")[0] == 0, "what was refused holds no name"
+    assert dreamgym("seed", "two", "two")[0] == 0, "a refused folder does not reserve its name"
 
 
 def test_a_copy_of_a_folder_is_the_same_environment_until_it_has_another_name(dreamgym: Command, dsn: str) -> None:
@@ -250,7 +250,7 @@ def test_a_deletion_that_fails_in_the_middle_deletes_nothing(dreamgym: Command, 
     assert tables(dsn, "crm") == there
 
 
-def test_edits_of_a_folder_and_a_corrected_label_reach_the_store_and_neither_undoes_the_other(
+def test_edits_of_a_folder_and_a_corrected_label_reach_the_store_but_a_label_of_an_edited_run_undoes_its_edits(
     dreamgym: Command, dsn: str
 ) -> None:
     folder = recorded("crm")

@@ -536,5 +536,5 @@ def test_seeds_after_the_second_train_at_the_better_rate_alone(tmp_path: Path) -
         found = [[future.result().arm for future in futures] for futures in queued(pool, plan.arm, seeds)]
 
     assert found == [[fast.name, slow.name], [fast.name, slow.name], [slow.name]], (
-        "what is not kept cannot be trained here"
+        "an arm without a stored result cannot be trained in this test"
     )

@@ -47,12 +47,13 @@ def test_a_lookup_is_logged(preloaded: Path, tmp_path: Path) -> None:
     assert (tmp_path / "lookups").read_text().split() == ["localhost"]
 
 
+@pytest.mark.usefixtures("dsn")
 @pytest.mark.parametrize("verb", VERBS, ids=["seed", "fidelity", "check", "play", "train"])
 def test_a_command_looks_up_no_foreign_host_name(
-    verb: tuple[str, ...], preloaded: Path, dreamgym: Command, dsn: str, tmp_path: Path
+    verb: tuple[str, ...], preloaded: Path, dreamgym: Command, tmp_path: Path
 ) -> None:
     policy = tmp_path / "policy"
-    words = [{"DSN": dsn, "OUT": str(tmp_path / "out"), "POLICY": str(policy)}.get(word, word) for word in verb]
+    words = [{"OUT": str(tmp_path / "out"), "POLICY": str(policy)}.get(word, word) for word in verb]
     if verb[0] == "train":
         from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 

@@ -124,4 +124,4 @@ async def test_a_recorded_server_is_simulated_by_two_commands_and_a_label_counts
     (labelled,) = await store.buffer.trajectories("crm")
     assert (labelled.id, labelled.task, labelled.final_reward) == ("crm-a", named, 1.0)
     dreams = await store.buffer.trajectories("crm", sources=frozenset({Source.SYNTHETIC}))
-    assert [dream.task.instruction for dream in dreams][:2] == ["", "Try it."], "what was played in dreams stays"
+    assert [dream.task.instruction for dream in dreams][:2] == ["", "Try it."], "episodes of dreams stay"

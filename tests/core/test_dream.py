@@ -171,7 +171,9 @@ async def test_a_model_that_wants_no_demonstrations_is_shown_none_and_its_blocks
     assert dream.transitions[-1].result == result
     declared = DreamEnvironment(SPEC, Blind(), buffer)
     await declared.reset(task)
-    assert (await declared.step(act("look"))).observation == "a hall, recorded", "what reality answered comes before"
+    assert (await declared.step(act("look"))).observation == "a hall, recorded", (
+        "the recorded answer comes before the model's"
+    )
 
 
 async def test_with_several_tools_the_same_call_is_shown_first_and_then_the_same_tool() -> None:

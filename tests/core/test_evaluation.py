@@ -48,7 +48,7 @@ def test_disagreeing_seeds_widen_the_interval() -> None:
 def test_unequal_gains_of_tasks_widen_the_interval_although_the_seeds_agree() -> None:
     before = [[0.0] * 100] * 5
     rate = paired_difference(before, [[1.0] * 30 + [0.0] * 70] * 5)
-    assert rate.high - rate.mean > 0.08, "other tasks would have come out otherwise"
+    assert rate.high - rate.mean > 0.08, "other tasks would have given another mean"
 
 
 def test_the_interval_of_one_seed_is_that_of_its_tasks() -> None:
@@ -71,7 +71,7 @@ def test_the_interval_covers_the_truth_for_few_seeds_however_they_scatter(seeds:
         rate = paired_difference(before_SN.astype(float).tolist(), after_SN.astype(float).tolist())
         truth = float(np.mean(np.clip(draw.uniform(0, 0.5, 40_000) + draw.normal(0.2, scatter, 40_000), 0, 1))) - 0.25
         covered += rate.low <= truth <= rate.high
-    assert covered / rounds > 0.925, "of 300 intervals that cover 95 %, fewer are a chance of 1 in 20"
+    assert covered / rounds > 0.925, "if intervals cover 95 %, fewer of 300 have a chance of 1 in 20"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abcde")), max_size=40))

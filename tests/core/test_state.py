@@ -127,7 +127,7 @@ WORLD: JsonObject = {
         ("increase", "/people/P-1/age", 0.5, "/people/P-1/age: expected integer?, got 36.5"),
         ("increase", "/clock", 1.7e308, ""),
         ("set", "/people/P-9/name", "x", "there is no 'P-9'"),
-        ("set", "/people/P-1/nick", "x", "/people/P-1/nick: there is no such field; there are age, any, name, tags"),
+        ("set", "/people/P-1/nick", "x", "/people/P-1/nick: unknown field; known fields: age, any, name, tags"),
         ("set", "/people/P-1/age", "36", '/people/P-1/age: expected integer?, got "36"'),
         ("set", "/people/P-9", {"id": "P-8"}, "/people/P-9: 'id' must be 'P-9', got \"P-8\""),
         ("set", "/people/P-1", None, "/people/P-1: expected an object, got null"),

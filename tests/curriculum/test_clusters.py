@@ -38,7 +38,7 @@ def test_there_are_as_many_clusters_as_requested_or_as_different_texts(texts: li
     tasks = [task(text) for text in texts]
     first, again = (cluster_of(order, TrigramEncoder(), clusters, seed=3) for order in (tasks, tasks[::-1]))
     names = {text: first(task(text)) for text in texts}
-    assert names == {text: again(task(text)) for text in texts}, "they follow from the tasks and the seed alone"
+    assert names == {text: again(task(text)) for text in texts}, "clusters depend only on the tasks and the seed"
     assert len(set(names.values())) == min(clusters, len(set(texts)))
 
 

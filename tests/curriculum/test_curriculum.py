@@ -109,7 +109,7 @@ def test_tasks_of_one_group_share_a_value_that_their_single_rollouts_give() -> N
     curriculum = Curriculum(tasks(4), share=0, seed=0, groups=lambda task: two_halls[task.id])
     curriculum.sample(4, 0)
     for task, reward in zip(tasks(4), [1.0, 0.0, 1.0, 1.0], strict=True):
-        assert curriculum.record(task, [reward]) is None, "nothing follows from one rollout"
+        assert curriculum.record(task, [reward]) is None, "one rollout gives no value"
     assert {task.id for task in curriculum.most_valuable(4)} == {"t0", "t1"}
 
 
@@ -236,7 +236,7 @@ async def test_malformed_and_repeated_proposals_do_not_reach_the_selection(spec:
     llm = ScriptedLLM([proposals(*((text, None) for text in bad), ("book two rooms", "roof")), SELECT_FIRST])
     (varied,) = await LanguageVariation(spec, llm, RecordedWorlds([])).vary(tasks(1), seed=0)
     assert varied.instruction == "book two rooms"
-    assert varied.initial_state == "hall", "the start is the parent's, whatever the model says"
+    assert varied.initial_state == "hall", "the start is that of the parent, not that of the model"
     assert '"candidates": [{"instruction": "book two rooms", "initial_state": "hall"}]' in llm.asked[1][0].content
 
 

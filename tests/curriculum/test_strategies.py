@@ -47,7 +47,7 @@ def share_of_mixed_groups(strategy: Strategy, seed: int) -> float:
 def test_choice_by_value_gives_more_mixed_groups_than_uniform_choice_while_success_drifts(seed: int) -> None:
     by_value = share_of_mixed_groups(Strategy.VALUE, seed)
     alike = share_of_mixed_groups(Strategy.UNIFORM, seed)
-    assert by_value > alike + 0.08, "about .56 to .41"
+    assert by_value > alike + 0.08, "measured: about 0.56 by value, 0.41 uniform"
 
 
 @pytest.mark.parametrize("strategy", Strategy)
@@ -101,7 +101,7 @@ def test_success_treats_a_task_with_only_an_old_outcome_as_untried() -> None:
 
 def test_an_untried_task_has_the_mean_value_and_an_old_value_goes_back_to_it() -> None:
     evidence = Evidence()
-    assert set(evidence.values(["a", "b"], 0)) == {1.0}, "where nothing is known all are alike"
+    assert set(evidence.values(["a", "b"], 0)) == {1.0}, "without outcomes all tasks have the same value"
     evidence.record("mixed", MIXED, 0)
     evidence.record("solved", SOLVED, 0)
     variance = 8 / 7 / 4

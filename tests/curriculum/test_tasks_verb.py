@@ -96,7 +96,9 @@ async def test_tasks_are_listed_with_the_outcomes_of_the_last_policy(tasks: Comm
     code, out, _ = await tasks("--sort", "value", "--json")
     assert code == 0
     west, east, north = json.loads(out)
-    assert (west["id"], east["id"], north["id"]) == ("west", "east", "north"), "the last is in the folder alone"
+    assert (west["id"], east["id"], north["id"]) == ("west", "east", "north"), (
+        "'north' is only in the folder, not in the store"
+    )
     assert (west["attempts"], west["version"], west["tried"], west["value"]) == (8, 2, 4, 0.1875)
     assert west["success"] == pytest.approx({"mean": 0.75, "low": 0.3006, "high": 0.9544, "n": 4}, abs=1e-4)
     assert (east["attempts"], east["success"], east["value"]) == (0, None, None)
@@ -126,7 +128,7 @@ async def test_new_tasks_start_elsewhere_in_the_worlds_of_the_valuable_ones_and_
     code, out, err = await tasks("--generate", "5", "--model", "nearest", "--json")
     starts = {made["initial_state"], *(task["initial_state"] for task in json.loads(out))}
     assert (code, starts) == (0, {"kitchen", "cellar"})
-    assert "1 of 5: no other task was found that is new and can be played" in err
+    assert "made 1 of 5 tasks: found no other new task that can be played" in err
     stored = [task for task in await filled.buffer.tasks("rooms") if task.origin is Origin.GENERATED]
     assert {task.initial_state for task in stored} == starts
     code, out, err = await tasks("--generate", "1", "--model", "nearest")

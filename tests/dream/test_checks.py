@@ -91,7 +91,9 @@ def test_a_refusal_names_the_right_one_of_several_missing_entities() -> None:
     asked_both = refusal(asked(BEFORE, merge(44, 55, 7), done, second, both))
     assert asked_both is not None
     assert asked_both.observation == "no O-44, 7 times"
-    assert refusal(asked(BEFORE, merge(1, 55), done, both)) is None, "which of the two it was for is not known"
+    assert refusal(asked(BEFORE, merge(1, 55), done, both)) is None, (
+        "the recordings do not show which of the two was the reason"
+    )
     only = refusal(asked(BEFORE, merge(2, 55), done, both, second))
     assert only is not None
     assert only.observation == "cannot merge into O-55"

@@ -59,7 +59,7 @@ def test_the_features_of_an_answer_come_from_its_recordings_and_probabilities() 
     }
     assert named(query(DESK, "t", BOOK, *recorded), answer("booked Ada"))["exact"] == 1
     other = named(query(DESK, "s", BOOK, *recorded), answer("booked Ada", refused=True))
-    assert (other["same_call"], other["same_tool"]) == (0, 0), "refused where it was answered"
+    assert (other["same_call"], other["same_tool"]) == (0, 0), "refused, although the recordings answered"
     assert named(query(DESK, "s", BOOK, recorded[2]), answer("cancelled"))["has_nearest"] == 0, "another tool's"
 
 

@@ -103,10 +103,7 @@ async def test_a_success_that_was_recorded_without_an_instruction_is_repeated_on
     assert result.reward == reward
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "reward"),
-    [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)],
-)
+@pytest.mark.parametrize(("verdicts", "reward"), VERDICTS)
 async def test_a_judge_decides_the_end_that_was_recorded_for_another_goal(
     verdicts: tuple[bool, ...], reward: float
 ) -> None:
@@ -159,10 +156,7 @@ async def test_after_an_invented_step_nearest_repeats_the_words_and_leaves_the_e
     assert result.info["open_end"] is True
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "reward"),
-    [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)],
-)
+@pytest.mark.parametrize(("verdicts", "reward"), VERDICTS)
 async def test_an_end_that_the_model_missed_is_put_to_the_judge_if_similar_steps_ended_tasks(
     verdicts: tuple[bool, ...], reward: float
 ) -> None:
@@ -173,7 +167,7 @@ async def test_an_end_that_the_model_missed_is_put_to_the_judge_if_similar_steps
     assert len(llm.judged) == len(verdicts)
     if reward == 0:
         assert not (await played(made, "walk")).done
-        assert len(llm.judged) == len(verdicts), "nothing like it ever ended a task"
+        assert len(llm.judged) == len(verdicts), "no similar step ever ended a task"
 
 
 async def test_a_judge_that_answers_rubbish_leaves_the_end_open_and_it_can_be_decided_later() -> None:

@@ -76,33 +76,37 @@ async def test_a_refusal_without_a_state_leaves_the_state_as_it_was() -> None:
     assert (prediction.is_error, prediction.next_state) == (True, KITCHEN)
 
 
-MALFORMED = {
-    "no json": "I would say the agent goes east.",
-    "a fence": f"```json\n{step()}\n```",
-    "two objects": step() + step(),
-    "a missing key": json.dumps({"observation": HALL}),
-    "another key": step(reward=1),
-    "a number for a text": step(observation=3),
-    "a text for a truth value": step(terminated="true"),
-    "a number for a truth value": step(terminated=1),
-    "success without an end": step(success=True),
-    "success of a refused action": step(success=True, terminated=True, error=True),
-    "a NUL character": step(observation="a\x00b"),
-    "nothing": "",
+MALFORMED = {  # each with a part of its fault
+    "no json": ("I would say the agent goes east.", "Invalid JSON"),
+    "a fence": (f"```json\n{step()}\n```", "Invalid JSON"),
+    "two objects": (step() + step(), "Invalid JSON: trailing characters"),
+    "a missing key": (json.dumps({"observation": HALL}), "error: Field required"),
+    "another key": (step(reward=1), "reward: Extra inputs are not permitted"),
+    "a number for a text": (step(observation=3), "observation: Input should be a valid string"),
+    "a text for a truth value": (step(terminated="true"), "terminated: Input should be a valid boolean"),
+    "a number for a truth value": (step(terminated=1), "terminated: Input should be a valid boolean"),
+    "success without an end": (step(success=True), '"success" is true but "terminated" is not'),
+    "success of a refused action": (
+        step(success=True, terminated=True, error=True),
+        '"success" and "error" are both true',
+    ),
+    "a NUL character": (step(observation="a\x00b"), "a NUL character is no text"),
+    "nothing": ("", "Invalid JSON"),
 }
 
 
-@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED.keys())
-async def test_a_malformed_answer_is_asked_for_again_with_its_fault(text: str) -> None:
+@pytest.mark.parametrize(("text", "fault"), MALFORMED.values(), ids=MALFORMED.keys())
+async def test_a_malformed_answer_is_asked_for_again_with_its_fault(text: str, fault: str) -> None:
     prediction, llm = await predicted(text, step())
     assert prediction.observation == HALL
     first, second = llm.asked
     assert second[: len(first)] == first
     assert second[len(first)] == Message(role="assistant", content=text)
     assert "no valid answer" in second[-1].content
+    assert fault in second[-1].content
 
 
-@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED.keys())
+@pytest.mark.parametrize("text", [text for text, _ in MALFORMED.values()], ids=MALFORMED.keys())
 async def test_a_second_malformed_answer_is_an_error_and_no_third_question_is_asked(text: str) -> None:
     llm = ScriptedLLM([text, text])
     with pytest.raises(PredictionError, match="not even when asked again"):

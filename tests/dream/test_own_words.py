@@ -1,6 +1,7 @@
 """Steps without the agent's own words, for a judge that must not be talked into a success."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -46,6 +47,10 @@ def test_the_own_words_of_an_answer_stay_although_the_agent_guessed_one_of_them(
     assert left(*steps) == [({"command": "east "}, "you take the silver coin.")]
 
 
+def words(arguments: JsonObject) -> set[str]:
+    return set(re.findall(r"\w+", json.dumps(arguments)))
+
+
 texts = st.text("ab c")
 
 
@@ -54,5 +59,7 @@ def test_every_step_stays_and_no_word_is_added(said: list[tuple[dict[str, str], 
     steps = [(ToolCall(name="act", arguments={**one}), StepResult(observation=answer)) for one, answer in said]
     shown = without_own_words(HOUSE, TASK, steps)
     assert [action.name for action, _ in shown] == ["act"] * len(steps)
-    for (_, before), (_, after) in zip(steps, shown, strict=True):
-        assert len(after.observation) <= len(before.observation)
+    for (asked, before), (asked_after, after) in zip(steps, shown, strict=True):
+        assert words(asked_after.arguments) <= words(asked.arguments)
+        letters = iter(before.observation)
+        assert all(letter in letters for letter in after.observation), "something was added, or the order is another"

@@ -68,8 +68,9 @@ def test_recorded_transitions_stand_in_an_order_that_does_not_depend_on_their_ra
 
 def test_neither_seed_nor_ids_nor_scores_are_in_the_prompt() -> None:
     text = shown(step_messages(asked(), "data"))
-    changed = asked().model_copy(update={"seed": 8})
-    assert shown(step_messages(changed, "data")) == text
+    scored = tuple(one.model_copy(update={"score": 0.8125 - n / 4}) for n, one in enumerate(asked().demonstrations))
+    for changed in (asked().model_copy(update={"seed": 8}), asked().model_copy(update={"demonstrations": scored})):
+        assert shown(step_messages(changed, "data")) == text
     assert "d0" not in text
     assert "t1" not in text
 
@@ -117,8 +118,8 @@ def test_a_long_history_is_cut_in_the_middle_and_says_so() -> None:
         assert len(lines) - bool(gone) + told == steps
         prompts.append(lines)
     kept = prompts[1].index(next(line for line in prompts[1] if "left out" in line))
-    assert prompts[1][:kept] == prompts[3][:kept], "what stands first stays"
-    assert prompts[2][: len(prompts[1])] == prompts[1], "the cut moves once in several steps"
+    assert prompts[1][:kept] == prompts[3][:kept], "the first lines stay"
+    assert prompts[2][: len(prompts[1])] == prompts[1], "the cut moves only every few steps"
 
 
 def test_a_long_text_is_cut_in_the_middle_and_says_so_but_the_present_state_is_whole() -> None:

@@ -178,6 +178,7 @@ async def test_an_agent_that_hangs_gives_no_reward_however_it_reacts_to_being_st
     async with at(echo(), limit_s=2) as play:
         rollout = await play(stubborn, "well")
     assert rollout.error == "the agent was stopped after 2 s, before its episode was over"
+    assert rollout.reward is None
 
 
 async def test_each_kind_of_crash_that_counts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -283,4 +283,8 @@ async def test_an_episode_is_known_to_the_server_by_its_task_seed_and_policy() -
         player = AgentPlayer(load_agent("react"), Speaker(to_ten), CODEC, url=url, env="counter")
         await player.play(COUNTER.tasks[:2], groups=["a", "b"], seeds=[1, 2], version=5, sampling_seed=0)
     kept = await place.buffer.trajectories("counter")
-    assert sorted((one.task.id, one.policy_version) for one in kept) == [("counter-0", 5), ("counter-1", 5)]
+    known = [await place.episodes.load(one.id) for one in kept]
+    assert sorted((one.task.id, one.seed, one.policy_version) for one in known) == [
+        ("counter-0", 1, 5),
+        ("counter-1", 2, 5),
+    ]

@@ -13,6 +13,11 @@ START = (
     "You are in the middle of a room. Looking quickly around you, you see a desk 1, a drawer 2, a drawer 1, "
     "and a microwave 1."
 )
+WAY = [
+    *("go to drawer 2", "open drawer 2", "take mug 1 from drawer 2", "go to microwave 1"),
+    *("heat mug 1 with microwave 1", "go to desk 1", "move mug 1 to desk 1"),
+]
+"""The commands that put a hot mug on the desk."""
 PROBLEM = """
 (define (problem room)
 (:domain alfred)

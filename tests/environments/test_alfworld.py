@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("alfworld", reason="ALFWorld needs the extra dreamgym[alfworld]")
 pytest.importorskip("fast_downward", reason="ALFWorld needs the extra dreamgym[alfworld]")
 
-from alfworld_room import HOT, START, pack, problem, row, unpack
+from alfworld_room import HOT, START, WAY, pack, problem, row, unpack
 from dreamgym_integrations.environments.alfworld import Alfworld, alfworld
 from dreamgym_integrations.environments.alfworld.data import GOALS
 from dreamgym_integrations.environments.alfworld.engine import PLAYERS
@@ -26,14 +26,6 @@ from dreamgym.testing import check_environment
 from dreamgym.types import Source, StepResult, StopReason, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
-WAY = [
-    "go to drawer 2",
-    "open drawer 2",
-    "take mug 1 from drawer 2",
-    "go to microwave 1",
-    "heat mug 1 with microwave 1",
-]
-WAY += ["go to desk 1", "move mug 1 to desk 1"]
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +181,7 @@ async def test_recorded_episodes_of_the_real_games_are_answered_word_for_word(tm
     data = Path(os.environ.get("ALFWORLD_DATA", "nowhere"))
     recorded = data / "trajectories_planner.jsonl.xz"
     if not recorded.is_file():
-        pytest.skip("ALFWORLD_DATA names no folder with trajectories_planner.jsonl.xz")
+        pytest.skip("ALFWORLD_DATA is not a folder with trajectories_planner.jsonl.xz")
     with lzma.open(recorded, "rt") as lines:
         episode = json.loads(next(lines))
     with lzma.open(data / f"{episode['split']}.jsonl.xz", "rt") as lines:

@@ -208,4 +208,6 @@ async def test_the_verb_tasks_stores_new_goals_of_recorded_rooms_that_nobody_has
     finally:
         await store.close()
     assert len({row.id for row in made}) == 4
+    tried = {(one.task.instruction, one.task.initial_state) for one in recorded}
+    assert tried.isdisjoint({(row.instruction, row.initial_state) for row in made})
     assert all("success" in stored[row.id].metadata and row.origin is Origin.GENERATED for row in made)

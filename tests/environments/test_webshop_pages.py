@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -19,6 +19,7 @@ from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
 from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds
+from growth import grows_linearly
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client
@@ -51,9 +52,10 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_catalogue_of_the_machine() -> None:
-    patch = pytest.MonkeyPatch()
-    patch.delenv("DREAMGYM_WEBSHOP", raising=False)
+def _no_catalogue_of_the_machine() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("DREAMGYM_WEBSHOP", raising=False)
+        yield
 
 
 def shop() -> WebShop:
@@ -345,9 +347,12 @@ async def test_the_judge_decides_a_success_that_a_language_model_claims_for_a_pa
     assert dream.provenance.judged is False
 
 
-def test_a_search_for_a_million_letters_is_answered_at_once(known: PageWorlds, tasks: Sequence[Task]) -> None:
+def test_a_long_search_has_no_answer_and_takes_time_in_proportion_to_its_length(
+    known: PageWorlds, tasks: Sequence[Task]
+) -> None:
     episode = known.episode(tasks[0])
     assert episode.answer(search("word " * 200_000)) is None
+    assert grows_linearly(lambda text: episode.answer(search(text)), lambda size: "word " * (size // 5))
 
 
 def test_a_page_that_was_recorded_in_two_versions_is_named_and_left_out(
@@ -442,6 +447,8 @@ async def test_an_mcp_client_buys_in_the_dream_and_the_control_api_returns_the_r
         async with Client(opened.mcp_url) as client:
             for step in whole.transitions:
                 said = text_of(await client.call_tool(step.action.name, dict(step.action.arguments)))
-                assert said == (said if step.result.terminated else step.result.observation)
+                shown, _, score = step.result.observation.partition(" [SEP] Your code:")
+                assert said == shown, "the agent does not see its score"
+                assert bool(score) is step.result.terminated
         told = await control.read(shop().spec.name, opened.episode)
     assert (told.terminated, told.reward) == (True, 1.0)

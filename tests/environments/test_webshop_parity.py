@@ -26,7 +26,7 @@ RUNS = FOLDER / "trajectories_oracle_random.jsonl.xz"
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(
-        not RUNS.is_file(), reason="DREAMGYM_WEBSHOP names no folder with recorded runs of the original"
+        not RUNS.is_file(), reason="DREAMGYM_WEBSHOP is not a folder with recorded runs of the original"
     ),
 ]
 

@@ -48,6 +48,12 @@ class Counted(DeskModel):
         return await super().predict(query)
 
 
+async def test_each_step_is_predicted_once() -> None:
+    steps, model = steps_of(await recordings()), Counted()
+    await predict(SPEC, model, [], steps, TrigramEncoder(), parallel=7)
+    assert model.asked == len(steps)
+
+
 async def test_parallel_predictions_equal_sequential_ones() -> None:
     steps = steps_of(await recordings())
     alone = await predict(SPEC, DeskModel(), [], steps, TrigramEncoder())

@@ -76,15 +76,19 @@ async def test_every_step_is_answered_whatever_the_endpoint_takes_and_however_it
 
 
 async def test_all_models_of_an_endpoint_share_one_probe_of_its_parameters() -> None:
-    endpoint = FakeEndpoint(refuses=REASONING, formats=frozenset({"json_object"}))
-    async with serving(endpoint) as url:
-        models = [OpenAIModel(url, "m") for _ in range(3)]
-        await asyncio.gather(*(model.complete(ASKED, schema=SCHEMA) for model in models))
-        for model in models:
-            await model.close()
-    probes = [body for body in endpoint.asked if "Go." not in str(body)]
-    assert len(endpoint.asked) == len(probes) + 3
-    assert {*endpoint.asked[-1]} == {"model", "messages", "max_completion_tokens", "response_format"}
+    async def asked_by(number: int) -> list[Body]:
+        endpoint = FakeEndpoint(refuses=REASONING, formats=frozenset({"json_object"}))
+        async with serving(endpoint) as url:
+            models = [OpenAIModel(url, "m") for _ in range(number)]
+            await asyncio.gather(*(model.complete(ASKED, schema=SCHEMA) for model in models))
+            for model in models:
+                await model.close()
+        return endpoint.asked
+
+    alone, together = await asked_by(1), await asked_by(3)
+    probes = [body for body in alone if "Go." not in str(body)]
+    assert (len(alone), len(together)) == (len(probes) + 1, len(probes) + 3)
+    assert {*together[-1]} == {"model", "messages", "max_completion_tokens", "response_format"}
 
 
 @pytest.mark.parametrize("lost", ["temperature", "seed", "max_tokens", "response_format"])

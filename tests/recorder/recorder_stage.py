@@ -19,6 +19,10 @@ from dreamgym_server.recorder.http_to_stdio import Bridge
 from dreamgym_server.recorder.runs import Runs
 from dreamgym_server.recorder.writer import Tape
 from dreamgym_server.running import running
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 from yarl import URL
 
 from dreamgym.recordings.log import Exchange, Loss, Note
@@ -198,3 +202,30 @@ def events(folder: Path, run: str) -> list[Frozen]:
     kinds: dict[str, type[Frozen]] = {"exchange": Exchange, "note": Note, "loss": Loss}
     lines = (folder / f"{run}.jsonl").read_text(encoding="utf-8").splitlines()
     return [kinds[json.loads(line)["kind"]].model_validate_json(line) for line in lines]
+
+
+@asynccontextmanager
+async def http_odd() -> AsyncIterator[str]:
+    """An HTTP server whose answers no library would write. `/mcp` answers with the request as it came."""
+
+    async def answer(request: Request) -> Response:
+        body = await request.body()
+        seen = {"body": body.decode(), "query": request.url.query, "headers": dict(request.headers)}
+        number = json.loads(body)["id"]
+        text = f'{{"id" : {number},\r\n "result": {json.dumps(seen)},  "jsonrpc":"2.0"}}'
+        headers = {"x-odd": "1", "mcp-session-id": "s-1", "content-type": "application/json; charset=odd"}
+        return Response(text, 203, headers)
+
+    async def stream(request: Request) -> Response:
+        number = json.loads(await request.body())["id"]
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for part in (b": hello\r\n\r\nid: 7\r\nda", b'ta: {"jsonrpc":"2.0","method":"notifications/x"}\n\n'):
+                yield part
+            yield f'event: message\ndata: {{"jsonrpc":"2.0",\ndata: "id":{number},"result":{{}}}}\n\n'.encode()
+
+        return StreamingResponse(chunks(), media_type="text/event-stream")
+
+    routes = [Route("/mcp", answer, methods=["POST"]), Route("/stream", stream, methods=["POST"])]
+    async with running(Starlette(routes=routes)) as url:
+        yield url

@@ -259,11 +259,15 @@ async def test_a_redirect_within_the_server_is_followed_so_that_the_agent_stays_
     assert len(recorder.calls("r")) == 1
 
 
-async def test_an_invalid_message_is_refused_before_a_stdio_server_is_started(tmp_path: Path) -> None:
+async def test_an_invalid_message_is_refused_before_a_stdio_server_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_to_stdio, "MAX_SERVERS", 1)
     async with recording(ODD, tmp_path) as recorder:
-        statuses = [(await recorder.client("r").post(body))[0] for body in (b"{", b"[]", b'"x"', b"[" * 100_000)]
-        assert (await recorder.client("r").post(INITIALIZED))[0] == 202
+        statuses = [(await recorder.client("a").post(body))[0] for body in (b"{", b"[]", b'"x"', b"[" * 100_000)]
+        valid = [(await recorder.client(run).post(INITIALIZED))[0] for run in ("b", "a")]
     assert statuses == [400] * 4
+    assert valid == [202, 503], "the only server that may run is that of the first valid message"
 
 
 async def test_a_request_that_is_longer_than_the_bound_is_refused_and_the_run_goes_on(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from recorder_stage import ODD, call, recording
+from recorder_stage import ODD, call, http_odd, recording
 
 from dreamgym.recordings.log import Note
 
@@ -61,20 +62,20 @@ async def test_a_foreign_host_or_origin_is_refused_by_mcp_and_control_urls(tmp_p
 
 
 async def test_mcp_and_control_urls_require_the_token_and_the_server_never_gets_it(tmp_path: Path) -> None:
-    async with (
-        recording(ODD, tmp_path / "behind", token=None) as behind,
-        recording(f"{behind.url}/record/b/mcp", tmp_path / "front", token="of-the-recorder") as front,
-    ):
+    async with http_odd() as url, recording(f"{url}/mcp", tmp_path, token="of-the-recorder") as recorder:
         without = [
-            (await front.client("r").post(call("echo", 1)))[0],
-            (await front.http.post(f"{front.url}/record/r/finish")).status,
+            (await recorder.client("r").post(call("echo", 1)))[0],
+            (await recorder.http.post(f"{recorder.url}/record/r/finish")).status,
         ]
-        client = front.client("r", authorization="Bearer of-the-recorder")
-        await client.shake_hands()
-        answer = await client.ask(call("echo", 1, text="hello"))
+        client = recorder.client("r", authorization="Bearer of-the-recorder", **{"x-mine": "1"})
+        _, body = await client.post(call("echo", 1, text="hello"))
     assert without == [401, 401]
-    assert answer["result"]["structuredContent"] == {"value": {"text": "hello"}}
-    assert "of-the-recorder" not in (tmp_path / "front" / "r.jsonl").read_text()
+    received = json.loads(body)["result"]
+    assert "hello" in received["body"]
+    assert received["headers"]["x-mine"] == "1"
+    assert "authorization" not in received["headers"]
+    assert "of-the-recorder" not in json.dumps(received)
+    assert "of-the-recorder" not in (tmp_path / "r.jsonl").read_text()
 
 
 async def test_a_header_given_to_the_recorder_reaches_the_server_instead_of_the_agents_header(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,12 @@ from recorder_stage import (
     RawHttp,
     call,
     events,
+    http_odd,
     node_server,
     raw_stdio,
     recording,
     request,
 )
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from dreamgym.recordings.log import Exchange
 
@@ -87,33 +83,6 @@ async def test_http_in_front_of_stdio_keeps_every_field_and_the_order_of_keys(tm
         for message in ODDITIES[:-1]:
             # json.dumps keeps the order of the keys
             assert json.dumps(await direct.ask(message)) == json.dumps(await client.ask(message))
-
-
-@asynccontextmanager
-async def http_odd() -> AsyncIterator[str]:
-    """An HTTP server whose answers no library would write."""
-
-    async def answer(request: Request) -> Response:
-        body = await request.body()
-        seen = {"body": body.decode(), "query": request.url.query, "headers": dict(request.headers)}
-        number = json.loads(body)["id"]
-        text = f'{{"id" : {number},\r\n "result": {json.dumps(seen)},  "jsonrpc":"2.0"}}'
-        headers = {"x-odd": "1", "mcp-session-id": "s-1", "content-type": "application/json; charset=odd"}
-        return Response(text, 203, headers)
-
-    async def stream(request: Request) -> Response:
-        number = json.loads(await request.body())["id"]
-
-        async def chunks() -> AsyncIterator[bytes]:
-            for part in (b": hello\r\n\r\nid: 7\r\nda", b'ta: {"jsonrpc":"2.0","method":"notifications/x"}\n\n'):
-                yield part
-            yield f'event: message\ndata: {{"jsonrpc":"2.0",\ndata: "id":{number},"result":{{}}}}\n\n'.encode()
-
-        return StreamingResponse(chunks(), media_type="text/event-stream")
-
-    routes = [Route("/mcp", answer, methods=["POST"]), Route("/stream", stream, methods=["POST"])]
-    async with running(Starlette(routes=routes)) as url:
-        yield url
 
 
 async def test_over_http_bodies_go_both_ways_byte_for_byte(tmp_path: Path) -> None:

@@ -54,11 +54,11 @@ def test_a_line_that_a_crash_left_unfinished_is_ended_before_the_next_one(tmp_pa
 
 def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "recordings"
-    put(one := tape(folder, []), "one")
-    one.close()
+    put(on := tape(folder, []), "one")
+    on.flush()
     shutil.rmtree(folder)
-    put(two := tape(folder, []), "two")
-    two.close()
+    put(on, "two")
+    assert on.close().losses == {}
     assert texts(folder) == ["two"]
 
 
@@ -119,8 +119,9 @@ def test_a_redactor_that_fails_writes_nothing_unredacted_and_is_a_loss(tmp_path:
     said: list[str] = []
     on = Tape(tmp_path, Failing(RedactionRules(), key=b"0" * 32, remembers=True), said.append)
     put(on, "poison", "good")
-    on.close()
+    summary = on.close()
     assert said == ["dreamgym record: r: the recorder failed with ZeroDivisionError"]
+    assert summary.losses == {"the recorder failed with ZeroDivisionError": 1}
     assert texts(tmp_path) == ["good"]
     assert "poison" not in (tmp_path / "r.jsonl").read_text()
 

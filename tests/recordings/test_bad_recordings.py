@@ -87,7 +87,7 @@ def test_the_newest_tool_list_of_two_versions_counts_and_runs_that_fit_it_are_ke
     assert list(trajectories(folder)) == ["crm-old", "crm-new"]
     spec = EnvironmentSpec.load(folder)
     assert [tool["name"] for tool in spec.tools] == ["get"]
-    assert spec.mirror.initialize == newer, "server.json is of the server that has this tool list"
+    assert spec.mirror.initialize == newer, "server.json must describe the server that has this tool list"
 
 
 def test_a_tool_list_that_changes_during_a_run_replaces_the_earlier_one(tmp_path: Path) -> None:

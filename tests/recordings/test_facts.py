@@ -152,12 +152,13 @@ def test_in_a_deterministic_environment_the_runs_of_a_task_share_their_facts_exc
 
 
 def test_an_entity_that_no_argument_names_may_be_new_unless_the_tool_has_a_read_only_hint() -> None:
-    found = with_inferred_states(
-        [played(("search", {}, [order(1), order(2)]), ("look", {"id": "O-1"}, order(1, total=2)))], SCHEMA, {}
-    )[0]
+    run = played(("search", {}, [order(1), order(2)]), ("look", {"id": "O-1"}, order(1, total=2)))
+    (found,) = with_inferred_states([run], SCHEMA, {})
     paths = ["orders/O-1/status", "orders/O-1/total", "orders/O-2/status"]
     assert known(found, *paths) == [[None, 2, None], ["open", 2, "open"], ["open", 2, "open"]]
     assert _at(parsed(found.transitions[0].state), "orders/O-1/order_id") == "O-1"
+    (hinted,) = with_inferred_states([run], SCHEMA, {"search": READ})
+    assert known(hinted, *paths) == [["open", 2, "open"]] * 3
 
 
 def test_tools_are_reads_if_a_hint_marks_them_or_if_they_explain_no_change() -> None:

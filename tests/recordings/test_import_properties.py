@@ -120,6 +120,7 @@ def test_no_file_crashes_the_import_and_every_unused_line_is_reported(lines: lis
     with TemporaryDirectory() as folder:
         report = imported(Path(folder), spec("find"), *lines)
     mentioned = " ".join(skipped.where for skipped in report.skipped)
+    assert all(f"line {number}" in mentioned for number, line in enumerate(lines, start=1) if line.startswith("!"))
     if not report.trajectories:  # the spans of a file are reported together
         spans = any("gen_ai" in skipped.reason or "trace" in skipped.where for skipped in report.skipped)
         lists = [number for number, line in enumerate(lines, start=1) if line != "[]" and not spans]

@@ -22,13 +22,3 @@ def test_a_folder_that_is_built_again_keeps_the_reasoning_of_its_steps(tmp_path:
     Tape(folder, "b", at=2000).hello().call("get", "Bob", id="x2")
     build_folder(folder)
     assert [each.transitions[0].reasoning for each in trajectories(folder).values()] == ["x1 is Ada.", ""]
-
-
-def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
-    folder = crm(tmp_path)
-    Tape(folder, "a").hello().call("get", "Ada", id="x1")
-    build_folder(folder)
-    whole = (folder / "trajectories.jsonl").read_bytes()
-    (folder / "trajectories.jsonl").write_text("{no json\n")
-    build_folder(folder)
-    assert (folder / "trajectories.jsonl").read_bytes() == whole

@@ -85,7 +85,7 @@ def test_the_schema_follows_later_recordings_until_somebody_changes_it(tmp_path:
     assert env.read_text() == edited
     assert report.messages == (
         "r4: call 1 (get) is left out: the state after the call does not fit [state] in env.toml: /people/P-1/tall: "
-        "there is no such field; there are age, email, name, vip",
+        "unknown field; known fields: age, email, name, vip",
     )
     assert "crm-r4" not in trajectories(folder)
 

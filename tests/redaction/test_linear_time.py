@@ -114,7 +114,7 @@ def test_a_pattern_of_the_user_takes_linear_time_too() -> None:
     assert grows_linearly(redactor.text, lambda size: "a" * size)
 
 
-def test_many_known_values_take_no_more_time_than_one() -> None:
+def test_with_many_known_values_the_time_still_grows_with_the_length_of_the_text() -> None:
     redactor = Redactor(RedactionRules(), key=b"k" * 32, known={f"v4lue-{n}": "token" for n in range(2000)})
     assert grows_linearly(redactor.text, lambda size: "v4lue-" * (size // 6))
 

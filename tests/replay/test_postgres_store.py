@@ -216,8 +216,8 @@ async def test_a_store_with_the_first_schema_is_migrated_and_loses_nothing(empty
     store = await open_store(empty_dsn, encoder)
     for command in ("north", "norht"):
         (found,) = await store.buffer.nearest(sample_retrieval("kitchen", command, as_of=0))
-        assert found.transition == step, "what was there before is there as of any watermark"
-        assert found.same_goal, "the goal of what was there before is known"
+        assert found.transition == step, "transitions from before the migration are visible at any watermark"
+        assert found.same_goal, "the goal of transitions from before the migration is known"
         assert found.instruction == PLAY.task.instruction
     (value,) = await store.buffer.task_values(ENV)
     assert (value.policy_version, value.attempts, value.variance, value.total_attempts) == (4, 4, 0.25, 12)
@@ -356,7 +356,9 @@ async def test_dreams_are_embedded_when_a_question_first_searches_among_them(dsn
     among_dreams = sample_retrieval("kitchen", "northward", sources=frozenset(Source))
     assert (await store.buffer.nearest(among_dreams))[0].transition == step
     embedded = encoder.texts
-    assert embedded == recorded + 3, "state and call of the question, and the dreamed call; the state is known by then"
+    assert embedded == recorded + 3, (
+        "state and call of the question, and the dreamed call; the state was embedded before"
+    )
     assert (await store.buffer.nearest(among_dreams))[0].transition == step
     assert encoder.texts == embedded
     await store.close()

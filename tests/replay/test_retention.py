@@ -54,7 +54,7 @@ async def test_trajectories_that_a_running_episode_may_see_are_retired_only_when
     await solve(store)
     asked = sample_retrieval("kitchen", "go", sources=frozenset(Source), as_of=mark, k=9)
     seen = await store.buffer.nearest(asked)
-    assert await store.buffer.retire(ENV, keep=1) == 2, "those that it does not see"
+    assert await store.buffer.retire(ENV, keep=1) == 2, "only the trajectories that the episode does not see"
     assert await store.buffer.nearest(asked) == seen
     assert len(seen) == 3
     await store.episodes.finish("running", StopReason.CLOSED)
@@ -145,4 +145,4 @@ async def test_old_predictions_and_watermarks_go_and_young_ones_stay(store: Stor
     assert await store.predictions.get(b"young") == "an answer"
     assert await store.predictions.get(b"old") is None
     assert await store.predictions.put(b"old", "another") == "another"
-    assert (await prune(store, older_than=timedelta(0))).predictions == 0, "nothing younger than a day goes"
+    assert (await prune(store, older_than=timedelta(0))).predictions == 0, "nothing younger than a day is deleted"

@@ -349,7 +349,7 @@ async def test_a_session_that_is_invented_and_deleted_creates_nothing(
             for name in sessions
         ]
     assert [answer.status_code for answer in deleted] == [200] * 3
-    assert listed == [200, 404, 404], "the first is forgotten"
+    assert listed == [200, 404, 404], "the server remembers only the last two deleted sessions"
     for name in sessions:
         with pytest.raises(UnknownEpisode):
             await stage.episodes.load(name)

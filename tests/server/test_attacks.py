@@ -274,7 +274,9 @@ async def test_another_episodes_id_in_a_header_gives_no_access_to_it(stage: Stag
         bare = [await at.send("/envs/counter/mcp", None, **{name: value}) for name, value in headers.items()]
         state = await at.state()
     assert meta_of(result)["dreamgym/episode"] == at.mine["episode"]
-    assert [answer.status_code for answer in bare] == [401, 200], "a session's id leads nowhere beside a token"
+    assert [answer.status_code for answer in bare] == [401, 200], (
+        "the token selects the episode, and the session id is ignored"
+    )
     assert bare[1].json()["result"]["_meta"]["dreamgym/episode"] == at.mine["episode"]
     assert (state["step"], state["reward"]) == (2, 0.0)
 

@@ -176,7 +176,7 @@ async def test_a_stored_step_without_confirmation_is_the_answer_to_the_same_call
     again = await episodes.call("counter", made.id, ADD, Someone())
     after = await episodes.call("counter", made.id, ADD, Someone())
     assert (failed.text, failed.uncounted) == (UNCONFIRMED, "unavailable")
-    assert UNCONFIRMED != UNAVAILABLE, "that one says that the call had no effect"
+    assert UNCONFIRMED != UNAVAILABLE, "UNAVAILABLE says that the call had no effect"
     assert [(answer.step, answer.text) for answer in (again, after)] == [(1, "count 1"), (2, "count 2")]
 
 

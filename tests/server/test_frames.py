@@ -103,7 +103,7 @@ async def test_few_frames_of_ours_lie_between_the_door_and_the_language_model(wa
     await watched.call(2)
     every = [name for names in watched.frames for name in names]
     for known in ("call", "_serve", "step", "predict", "complete"):
-        assert known in every, f"{known} is on the way, so the count misses a task: {watched.frames}"
+        assert known in every, f"a call must run through {known}, so the count misses a task: {watched.frames}"
     assert len(every) <= MOST_FRAMES, watched.frames
     assert len(watched.frames) <= MOST_TASKS, watched.frames
 
@@ -122,5 +122,7 @@ async def test_a_call_runs_through_few_files_of_ours(watched: Watched) -> None:
     finally:
         sys.setprofile(before)
     for known in ("doors/agent.py", "dream/environment.py", "llm.py"):
-        assert any(file.endswith(known) for file in files), f"{known} has a part, so the count misses files: {files}"
+        assert any(file.endswith(known) for file in files), (
+            f"a call must run through {known}, so the count misses files: {files}"
+        )
     assert len(files) <= MOST_FILES, sorted(files)

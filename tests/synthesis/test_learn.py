@@ -11,8 +11,6 @@ from dreamgym.state import Collection, StateSchema, as_text, changed_fields, par
 from dreamgym.synthesis import ProgramResult, learn
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
 
-READS_AND_WRITES = ("get_stall", "list_lots", "rename", "reserve", "buy", "cancel", "close_stall")
-
 
 def answered(step: Transition, *shown: Transition) -> ProgramResult | None:
     """Run the program learned from the shown calls on the call of another step."""

@@ -82,7 +82,9 @@ def test_an_unjudged_episode_counts_only_if_the_environment_ends_an_accomplished
     open_ended = lamp_spec.model_copy(update={"ends_itself": False})
     with pytest.raises(InvalidInput, match="no preference in the 1 recorded episodes"):
         words(open_ended, lamp_policy, won, unjudged)
-    assert words(lamp_spec, lamp_policy, won, unjudged) == {("say red", "say blue")}, "it ends what is accomplished"
+    assert words(lamp_spec, lamp_policy, won, unjudged) == {("say red", "say blue")}, (
+        "the environment would have ended an accomplished task"
+    )
 
 
 def test_a_policy_follows_its_preferences_and_serves_reinforcement_learning_as_a_start(

@@ -144,9 +144,7 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
 
     dream, after = (tmp_path / "run" / "seed-0" / name for name in ("dream", "dream_then_real"))
     first: list[JsonObject] = read_record(dream / "metrics.jsonl")
-    assert read_record(after / "metrics.jsonl") == first, (
-        "what would come out the same to the last digit is not done again"
-    )
+    assert read_record(after / "metrics.jsonl") == first, "a phase that would give identical results is not run again"
     one, other = result(dream), result(after)
     assert one.dream_steps == other.dream_steps > 0
     assert one.real_steps == 0 < other.real_steps <= 24
@@ -162,7 +160,7 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
 
     before = (after / "result.json").stat().st_mtime_ns
     assert experiment("--out", str(tmp_path / "run"))[0] == 0
-    assert (after / "result.json").stat().st_mtime_ns == before, "what is done is kept"
+    assert (after / "result.json").stat().st_mtime_ns == before, "a finished arm is kept"
 
     attempts = (dream / "attempts.json").read_bytes()
     (dream / "result.json").unlink()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def test_training_raises_success_and_the_checkpoint_plays_by_itself(
     success = [float(str(line["inside_success"])) for line in read_record(tmp_path / "m.jsonl")]
     assert len(success) == 30
     assert sum(success[-5:]) / 5 > sum(success[:5]) / 5 + 0.1
-    load_chat_policy(tmp_path / "policy")
+    rollouts = portal.call(partial(eight, lamp_spec, tmp_path / "policy", sampling_seed=0))
+    assert [(rollout.error, rollout.reward in (0, 1)) for rollout in rollouts] == [(None, True)] * 8
 
 
 def test_an_interrupted_run_ends_with_the_weights_and_the_record_of_an_uninterrupted_one(
@@ -172,7 +174,7 @@ def test_failed_episodes_are_counted_and_give_no_gradient(
     assert line["failed"] == 6
     (figures,) = learned
     assert figures["loss"] == 0
-    assert "entropy" not in figures, "there is none where nothing was learned from"
+    assert "entropy" not in figures, "no entropy is reported if nothing was learned"
     # a group with a single valid episode has nothing to compare it with: no advantage, so the weights do not change
     assert same(weights(lamp_policy), weights(tmp_path / "policy"))
 

@@ -42,17 +42,6 @@ def sure(confidence: float | None) -> Callable[[Player], Player]:
     return lambda player: Changed(player, change)
 
 
-def rewarded(reward: float) -> Callable[[Player], Player]:
-    """A wrapper that gives all episodes the same reward."""
-
-    def change(rollout: Rollout) -> None:
-        rollout.total_reward = reward
-        for segment in rollout.segments:
-            segment.rewards = [0.0] * len(segment.rewards)
-
-    return lambda player: Changed(player, change)
-
-
 def test_an_adapter_is_merged_into_the_policy_that_is_saved(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:

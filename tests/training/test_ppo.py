@@ -80,7 +80,9 @@ def test_a_value_belongs_to_the_state_before_its_token(lamp_policy: Path) -> Non
 def test_the_reward_of_an_episode_is_spread_over_its_sampled_tokens() -> None:
     rows = [segment([1, 0, 1], [0.0, 9.0, 0.5]), segment([0, 1, 1], [0.0, 0.25, 0.0])]
     assert token_rewards(rows, 0.75) == [0.0, 0.5, 0.25, 0.0]
-    assert token_rewards(rows, 1.75) == [0.0, 0.5, 0.25, 1.0], "what no action was credited with, the last one earned"
+    assert token_rewards(rows, 1.75) == [0.0, 0.5, 0.25, 1.0], (
+        "reward that no action was credited with goes to the last one"
+    )
     assert token_rewards([segment([0], [0.0])], 1.0) == []
 
 

@@ -1,5 +1,6 @@
 """The rows that a model is fitted to: the prompts of a dream, without anything that the model must not see."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -164,7 +165,8 @@ def test_digits_are_separate_tokens_and_no_text_can_contain_a_role_token(tokeniz
     assert not set(tokenizer(forged)["input_ids"]) & set(tokenizer.all_special_ids)
 
 
-def test_a_tiny_model_is_small_and_has_room(tmp_path: Path) -> None:
+def test_a_tiny_model_is_small_and_has_room_for_the_wanted_number_of_tokens(tmp_path: Path) -> None:
     message = Message(role="user", content="a")
     create_tiny_model([Example(trajectory="x", messages=(message,), answer="b")], tmp_path, max_tokens=64, seed=0)
     assert (tmp_path / "model.safetensors").stat().st_size < 4_000_000
+    assert json.loads((tmp_path / "config.json").read_text())["max_position_embeddings"] == 64

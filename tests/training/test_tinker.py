@@ -58,7 +58,7 @@ def test_updates_at_the_server_raise_success_and_sampler_and_trainer_agree(
     found = successes(tmp_path)
     assert mean(found[-3:]) > mean(found[:3]) + 0.2
     assert all(float(str(line["apart"])) < 1e-5 for line in figures if "apart" in line)
-    assert double.steps == sum("apart" in line for line in figures) > 2, "nothing is sent where nothing is learned"
+    assert double.steps == sum("apart" in line for line in figures) > 2, "nothing is sent if nothing is learned"
     first = double.sampled[: 4 * 8]
     assert len({asked["sampling_params"]["seed"] for asked in first}) == 4 * 8, "each prompt has its own seed"
     assert json.loads((tmp_path / "policy" / "tinker.json").read_text())["state"] in double.saved

@@ -84,7 +84,7 @@ def test_then_real_goes_on_from_the_dreams_policy_within_its_budget(
     new = stored(dsn, recorded)
     assert 0 < played(real)["real"] <= 60
     assert played(real)["real"] == sum(len(trajectory.transitions) for trajectory in new)
-    assert played(real)["real"] > 60 - 2 * 4 * 3, "it stops only where another update could take more than is left"
+    assert played(real)["real"] > 60 - 2 * 4 * 3, "it stops only if another update could take more steps than are left"
     begun = json.loads((out / "real" / "run.json").read_text())
     assert begun["settings"]["steps"] >= len([line for line in real if "rollout_s" in line])
     assert not same(weights(out / "policy"), weights(out / "real" / "policy"))

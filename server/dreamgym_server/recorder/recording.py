@@ -124,7 +124,7 @@ class Recording:
             return
         for message in self.build():
             _say(message)
-        _say(f"{summary.text}. They are in {self._recordings}")
+        _say(f"{summary.text}. Recordings are in {self._recordings}")
 
 
 def headers_of(given: Iterable[str] | None) -> dict[str, str]:

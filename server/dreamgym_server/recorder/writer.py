@@ -274,6 +274,8 @@ class Tape:
                 self._lost(run, f"cannot write to {self._folder}: {error.strerror}")
 
     def _file(self, folder: Path, run: str) -> int:
+        if run in self._files and os.fstat(self._files[run]).st_nlink == 0:  # somebody has removed or replaced the file
+            os.close(self._files.pop(run))
         if run not in self._files:
             while len(self._files) >= MAX_OPEN_FILES:
                 os.close(self._files.pop(next(iter(self._files))))
