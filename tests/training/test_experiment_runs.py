@@ -169,6 +169,7 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     assert (dream / "attempts.json").read_bytes() == attempts, "and not trained again"
 
 
+@pytest.mark.long
 def test_an_experiment_that_sigterm_ends_saves_the_running_update_and_goes_on_from_it(
     experiment: Command, tmp_path: Path
 ) -> None:
