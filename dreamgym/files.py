@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 from pathlib import Path
+from typing import BinaryIO
+
+from dreamgym.errors import InvalidInput
 
 
 def open_to_append(path: Path) -> int:
@@ -14,6 +18,27 @@ def open_to_append(path: Path) -> int:
         OSError: the file cannot be opened. Links are refused: somebody else could redirect the recordings with one.
     """
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def open_alone(path: Path) -> BinaryIO:
+    """Open a file to read and to append to, locked against others that open it so, until it is closed.
+
+    Raises:
+        InvalidInput: another command has it open.
+        OSError: the file cannot be opened.
+    """
+    while True:
+        file = os.fdopen(open_to_append(path), "ab+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            file.close()
+            raise InvalidInput(f"{path}: another command is writing to it: wait, or give another file") from error
+        file.close()  # another process has replaced or removed the file since it was opened
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -194,7 +194,7 @@ def _canonical(result: StepResult) -> tuple[bool, str, str]:
     structured = json.dumps(result.structured, sort_keys=True)
     try:
         observation = json.dumps(json.loads(result.observation), sort_keys=True)
-    except ValueError:
+    except (ValueError, RecursionError):  # a text, or nested too deeply
         observation = result.observation
     return result.is_error, structured, observation
 

@@ -95,12 +95,12 @@ class KeptRows(Generic[Row]):
         """
         if not self.path.is_file():
             return []
-        text = self.path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            self.path.write_text(whole, encoding="utf-8")
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            self.path.write_bytes(whole)
         rows = []
-        for number, line in enumerate(whole.split("\n")[:-1], start=1):
+        for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
             try:
                 rows.append(self._row.model_validate_json(line))
             except ValidationError as error:

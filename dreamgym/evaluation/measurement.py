@@ -11,6 +11,7 @@ from dreamgym.dream.model import ExperienceModel
 from dreamgym.dream.questions import weights_fingerprint
 from dreamgym.embedding import Encoder
 from dreamgym.environment import Behaviour, Environment, Row
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.attacks import Attacks, attacks
 from dreamgym.evaluation.bound import bound
 from dreamgym.evaluation.calibration import calibrated, fitted
@@ -29,7 +30,7 @@ from dreamgym.evaluation.report.behind import StepBehind, behind
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.evaluation.stopwatch import Stopwatch
-from dreamgym.llm import LLM
+from dreamgym.llm import LLM, Reachable
 from dreamgym.prices import price_of
 from dreamgym.tools import Tools
 from dreamgym.types import Trajectory
@@ -164,6 +165,23 @@ class Measurement:
             calibration.save(path)
         return calibration is not None
 
+    async def require_reachable(self) -> None:
+        """Check that the model and the judge can be asked, unless every step was predicted before.
+
+        Raises:
+            InvalidInput: one of them cannot be asked. A model would be measured as one that is never right.
+        """
+        kept = self._kept(KeptStep, "steps", *self._basis())
+        made = {(row.trajectory, row.step) for row in kept.read()} if kept else set()
+        if made.issuperset(step.key for step in self._given.steps):
+            return
+        for asked in (self._model, self._wanted.judge):
+            try:
+                if isinstance(asked, Reachable):
+                    await asked.check_reachable()
+            except EnvironmentUnavailable as error:
+                raise InvalidInput(f"no call was predicted: {error}") from error
+
     async def predict(self, elsewhere: Predict | None = None) -> MakeDream:
         """Predict the steps, here or elsewhere. Returns a function that makes dreams of this setting."""
         given, chosen = self._given, self._setting
@@ -210,7 +228,7 @@ class Measurement:
     async def _judge(self, judge: LLM) -> None:
         sample = judged_sample(self.calls, seed=self._given.seed)
         shown = [call.model_dump_json(exclude={"seconds"}) for call in sample]
-        kept = self._kept(JudgedStep, "judged", edition(), judge.name, *shown)
+        kept = self._kept(JudgedStep, "judged", *self._basis(), judge.name, *shown)
         self._judged += kept.read() if kept else ()
         done = {(one.trajectory, one.step) for one in self._judged}
         left = [call for call in sample if (call.trajectory, call.step) not in done]
@@ -272,13 +290,13 @@ class Measurement:
         )
 
     def _basis(self) -> list[str]:
-        """Everything that a prediction depends on."""
+        """Everything that predictions, verdicts and scores depend on: the whole recordings with their labels, too."""
         given, model = self._given, self._model
-        known = [f"{one.id} {step.digest().hex()}" for one in given.known for step in one.transitions]
+        known, held_out = (",".join(one.digest().hex() for one in some) for some in (given.known, given.held_out))
         weights = (weights_fingerprint(self._setting.model), str(getattr(model, "fingerprint", "")))
         spec = given.spec.model_dump_json(exclude={"tasks"})
         of_setting = (str(self._setting), str(given.seed))
-        return [edition(), spec, model.name, *weights, self._encoder.fingerprint, *of_setting, *known]
+        return [edition(), spec, model.name, *weights, self._encoder.fingerprint, *of_setting, known, held_out]
 
     def _kept(self, row: type[Row], kind: str, *basis: str) -> KeptRows[Row] | None:
         return None if self._out is None else KeptRows(row, self._out, f"{kind}-{self._setting}", basis)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 RESAMPLES = 2000
 NORMAL = 1.959964
 """97.5 % quantile of the normal distribution."""
+ROUNDING = 1e-9
+"""Values that differ by less are equal: the rest is rounding."""
 
 
 class Rate(Frozen):
@@ -54,6 +56,9 @@ def paired_difference(before_SN: Sequence[Sequence[float]], after_SN: Sequence[S
     narrower than Student's t over the means of the seeds. A percentile bootstrap over seeds and tasks covers only 84 to
     87 % if five seeds scatter widely. With a single seed, the interval is for other tasks alone.
 
+    If these have no width although the differences vary, the interval is Student's t over all differences. If all
+    differences are equal, it extends on both sides by Wilson's upper bound for an event that occurs in no task.
+
     Args:
         before_SN: outcome of each of S training seeds on each of N tasks, before.
         after_SN: the same tasks in the same order, after.
@@ -65,6 +70,10 @@ def paired_difference(before_SN: Sequence[Sequence[float]], after_SN: Sequence[S
     means_N = [math.fsum(column) / len(column) for column in zip(*differences_SN, strict=True)]
     means_S = [math.fsum(row) / len(row) for row in differences_SN]
     seeds, n = len(means_S), len(means_N)
+    all_values = [value for row in differences_SN for value in row]
+    if len(all_values) > 1 and max(all_values) - min(all_values) < ROUNDING:
+        low, high = _around_equal(means_N[0], n)
+        return Rate(mean=means_N[0], low=low, high=high, n=n)
     if seeds == 1:
         return mean_over_seeds(means_N).model_copy(update={"n": n})
     rate = mean_over_seeds(means_S)
@@ -80,6 +89,8 @@ def paired_difference(before_SN: Sequence[Sequence[float]], after_SN: Sequence[S
     if n > 1 and both > of_seeds:
         parts = of_seeds**2 / (seeds - 1) + of_tasks**2 / (n - 1) + rest**2 / ((seeds - 1) * (n - 1))
         margin = max(margin, _quantile(both**2 / parts) * math.sqrt(both / (seeds * n)))
+    if margin < ROUNDING:  # the seeds agree by chance
+        margin = _quantile(seeds * n - 1) * math.sqrt(_variance(all_values) / (seeds * n))
     return Rate(mean=rate.mean, low=rate.mean - margin, high=rate.mean + margin, n=n)
 
 
@@ -164,17 +175,22 @@ def by_cluster(values_CN: Sequence[Sequence[float]], *, seed: int = 0) -> Rate:
 def clustered_difference(differences: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
     """Mean of paired differences in [-1, 1] with a percentile bootstrap over clusters.
 
-    If all differences are equal, the bootstrap has no width. The interval is then extended on both sides by Wilson's
-    upper bound for an event that occurs in none of the clusters.
+    If all differences are equal, the bootstrap has no width. The interval then extends on both sides by Wilson's upper
+    bound for an event that occurs in none of the clusters.
     """
     if not differences:
         return Rate(mean=0.0, low=-1.0, high=1.0, n=0)
     mean = math.fsum(differences) / len(differences)
     low, high = _mean_interval(differences, clusters, seed)
-    if low == high:
-        unseen = wilson(0, len(set(clusters))).high
-        low, high = max(-1.0, low - unseen), min(1.0, high + unseen)
+    if high - low < ROUNDING:
+        low, high = _around_equal(mean, len(set(clusters)))
     return Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(differences))
+
+
+def _around_equal(difference: float, clusters: int) -> tuple[float, float]:
+    """The ends of an interval around differences in [-1, 1] that are equal in all clusters."""
+    unseen = wilson(0, clusters).high
+    return max(-1.0, difference - unseen), min(1.0, difference + unseen)
 
 
 def _mean_interval(values: Sequence[float], clusters: Sequence[str], seed: int) -> tuple[float, float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.errors import InvalidInput, StoreError, UnknownName
+from dreamgym.replay import embedded
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.compare import compare
 from dreamgym.runs.experiment.plan import read_plan
@@ -50,12 +51,13 @@ def demonstrate(file: Path, out: Path, command: str) -> str:
     report, plan = compare(file, folder, parallel=2, command=command), read_plan(file)
     with prepared_seeds(plan, folder) as (first, *_):
         task = tasks_of(first.spec, "train", first.real)[0]
-        dsn = first.database("side_by_side", plan.arm[0])
+        dsn = first.database(f"side_by_side_{first.digest}", plan.arm[0])
         episodes = side_by_side(folder / "side_by_side.txt", plan.env, task, dsn)
         # a task that was not recorded, for `dreamgym view`: in it, dream and real game differ
         unknown = tasks_of(first.spec, "dev", first.real)[0]
         side_by_side(folder / "not_recorded.txt", plan.env, unknown, dsn)
-    shutil.rmtree(database_folder(folder), ignore_errors=True)
+    with suppress(StoreError):  # another process uses it
+        embedded.remove(database_folder(folder))
     return (
         f"{report}\n## The same agent, the same task, another URL\n\n```\n{episodes}```\n\n"
         f"Picture: {out / file.stem}.png. Trained policies: {out}/seed-*/*/policy, for `dreamgym eval {plan.env}`.\n"

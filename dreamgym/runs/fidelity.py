@@ -14,10 +14,9 @@ from pathlib import Path
 
 from dreamgym.dream.fitted import read_fitting
 from dreamgym.dream.load import load_llm, load_model
-from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
-from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import BudgetSpent, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool
 from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.differences import paired
@@ -27,7 +26,6 @@ from dreamgym.evaluation.predictions import RecordedStep, as_done, dream_of, pla
 from dreamgym.evaluation.report import CHECK_FILE, CheckReport, FidelityReport, behind
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
-from dreamgym.llm import Reachable
 from dreamgym.redaction import Redactor, load_key
 from dreamgym.replay.grouped import as_line
 from dreamgym.runs.cluster import Crew, workers
@@ -97,7 +95,7 @@ def check(
         async def predict() -> None:
             try:
                 say_estimate(await of_steps(spec, chosen, given.known, given.steps, seed=seed), say)
-                await _require_reachable(loaded)
+                await measurement.require_reachable()
                 await measurement.predict()
             finally:
                 await loaded.close()
@@ -163,8 +161,8 @@ def fidelity(
         say: is called with the progress.
 
     Raises:
-        InvalidInput: nothing can be held out or compared, the judge is not a language model, or there are more than two
-            settings.
+        InvalidInput: nothing can be held out or compared, a model or the judge cannot be asked, the judge is not a
+            language model, or there are more than two settings.
     """
     if len(models) > 2:
         raise InvalidInput(f"expected one --model, or two to compare, got {len(models)}")
@@ -212,6 +210,8 @@ def fidelity(
         try:
             for asked in chosen:
                 say_estimate(await of_steps(spec, asked, given.known, given.steps, seed=seed), say)
+            for one in running:
+                await one.require_reachable()
             for one, of_setting in zip(running, chosen, strict=True):
                 if cluster is None:
                     await one.run()
@@ -311,10 +311,10 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Trajectory]:
-    """The recorded trajectories of a file, or of the folder; dreamed ones are left out.
+    """The recorded trajectories of a file, or of the folder; dreamed and repeated ones are left out.
 
     Raises:
-        InvalidInput: there is no such file, or a trajectory is of another environment.
+        InvalidInput: there is no such file, a trajectory is of another environment, or two trajectories have one id.
     """
     file = file or Path(env) / "trajectories.jsonl"
     if not file.is_file():
@@ -322,22 +322,18 @@ def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Traj
             f"{file}: there is no such file: give recorded trajectories with --trajectories, as `dreamgym collect "
             "--out` writes them"
         )
-    recorded = [trajectory for trajectory in read_jsonl(file, Trajectory) if trajectory.source is not Source.SYNTHETIC]
-    for trajectory in recorded:
+    recorded: dict[str, Trajectory] = {}
+    for trajectory in read_jsonl(file, Trajectory):
+        if trajectory.source is Source.SYNTHETIC:
+            continue
         if trajectory.task.env != spec.name:
             raise InvalidInput(
                 f"{file}: {trajectory.id!r} belongs to environment {trajectory.task.env!r}, not {spec.name!r}"
             )
-    return recorded
-
-
-async def _require_reachable(model: ExperienceModel) -> None:
-    """Raises InvalidInput if the model cannot be asked: it would be measured as a model that is never right."""
-    try:
-        if isinstance(model, Reachable):
-            await model.check_reachable()
-    except EnvironmentUnavailable as error:
-        raise InvalidInput(f"no call was predicted: {error}") from error
+        # an episode that is known and held out would be predicted from itself
+        if recorded.setdefault(trajectory.id, trajectory) != trajectory:
+            raise InvalidInput(f"{file}: {trajectory.id!r} is there twice with different content: keep one of the two")
+    return list(recorded.values())
 
 
 def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -261,7 +262,8 @@ def correlation(found: Sequence[Dose], one: Callable[[Dose], float], other: Call
         return "-"
     rate: Rate = mean_over_seeds(known)
     mark = "**" if rate.low > 0 or rate.high < 0 else ""
-    return f"{mark}{rate.mean:+.2f}{mark} [{rate.low:+.2f}, {rate.high:+.2f}]"
+    bounds = f" [{rate.low:+.2f}, {rate.high:+.2f}]" if math.isfinite(rate.high) else ""
+    return f"{mark}{rate.mean:+.2f}{mark}{bounds}"
 
 
 def plot(found: Sequence[Dose], file: Path) -> None:

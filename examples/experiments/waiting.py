@@ -33,10 +33,11 @@ def table(run: Path, arms: list[str]) -> Iterator[str]:
             waiting(folder) for seed in sorted(run.glob("seed-*")) if (folder := seed / name_of(Arm(name=arm))).exists()
         ]
         share, seconds = (mean_over_seeds(some) for some in zip(*found, strict=True))
-        yield (
-            f"| {arm} | {len(found)} | {share.mean:.0%} [{100 * share.low:.0f}, {100 * share.high:.0f}] "
-            f"| {seconds.mean:.2f} [{seconds.low:.2f}, {seconds.high:.2f}] |"
-        )
+        cells = [f"{share.mean:.0%}", f"{seconds.mean:.2f}"]
+        if len(found) > 1:  # a single seed has no interval
+            cells[0] += f" [{100 * share.low:.0f}, {100 * share.high:.0f}]"
+            cells[1] += f" [{seconds.low:.2f}, {seconds.high:.2f}]"
+        yield f"| {arm} | {len(found)} | {' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -5,11 +5,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from command_line import Command
 
 from dreamgym.environment import read_jsonl
+from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.runs.demo import demonstrate
+from dreamgym.runs.experiment.prepared import database_folder
 from dreamgym.types import Source, Trajectory
 
 SMALL = """
@@ -75,6 +78,24 @@ def test_the_demonstration_shows_every_part(tmp_path: Path) -> None:
     assert demonstrate(file, out, "dreamgym demo") == text, "the same command goes on with what is there"
 
 
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("own_home")
+def test_demonstrations_in_folders_of_one_name_share_a_server_but_no_database(tmp_path: Path) -> None:
+    file = tmp_path / "untrained.toml"
+    file.write_text(SMALL.partition('[[arm]]\nname = "dream"')[0])
+    server = EmbeddedServer.start(database_folder(tmp_path / "a" / "out"))
+    try:
+        for folder in ("a", "b"):
+            demonstrate(file, tmp_path / folder / "out", "dreamgym demo")
+        with psycopg.connect(server.dsn) as connection:
+            rows = connection.execute("SELECT datname FROM pg_database WHERE datname LIKE 'side_by_side%'").fetchall()
+        assert len(rows) == 2, "and a server that another process uses is not removed"
+    finally:
+        server.release()
+
+
 def test_the_quick_demonstration_is_one_unchanged_agent_at_a_simulated_shop(dreamgym: Command) -> None:
     code, out, err = dreamgym("demo", "--quick")
     assert code == 0, err
@@ -82,6 +103,13 @@ def test_the_quick_demonstration_is_one_unchanged_agent_at_a_simulated_shop(drea
     assert out.count("[recorded]") == 2
     assert out.count("[effects]") == 4, "an order that nobody recorded, and what follows from it"
     assert "reward 1" in out
+
+
+@pytest.mark.parametrize("more", [["alfworld"], ["--full"], ["--out", "X"]])
+def test_the_quick_demonstration_refuses_what_it_does_not_do(dreamgym: Command, more: list[str]) -> None:
+    code, out, err = dreamgym("demo", "--quick", *more)
+    assert (code, out) == (2, "")
+    assert "--quick plays one episode at a simulated shop: leave out ENV, --out and --full" in err
 
 
 @pytest.mark.parametrize(("name", "env"), [("demo", "coin"), ("demo-full", "coin"), ("demo-alfworld", "alfworld")])

@@ -10,10 +10,11 @@ import pytest
 from pydantic import JsonValue, ValidationError
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.runs.experiment.compare import agree
 from dreamgym.runs.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
 from dreamgym.runs.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
+from dreamgym.runs.experiment.process import begin, interrupt, logged
 from dreamgym.runs.experiment.running import (
     ATTEMPTS,
     Result,
@@ -250,8 +251,18 @@ def test_a_file_of_recordings_is_used_except_for_tasks_that_are_tested_or_probed
     assert [one.task.id for one in prepared.recorded] == ["train-0", "train-1", "sessions-0", "sessions-1"]
 
 
+def test_a_file_of_recordings_is_used_except_for_tasks_of_the_held_out_kind(tmp_path: Path) -> None:
+    tasks = [Task(id=f"{kind}-{n}", env="e", instruction="go") for n in range(2) for kind in ("wash", "cook")]
+    episodes = [trajectory(number).model_copy(update={"task": task}) for number, task in enumerate(tasks)]
+    file = tmp_path / "episodes.jsonl"
+    file.write_text("".join(f"{episode.model_dump_json()}\n" for episode in episodes))
+    plan = read(tmp_path, FROM_FILE.format(file=file).replace("[[recorded]]", 'held_out = "wash"\n[[recorded]]'))
+    prepared = Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed())
+    assert [one.task.id for one in prepared.recorded] == ["cook-0", "cook-1"]
+
+
 @pytest.mark.parametrize(
-    ("kept", "words"), [(None, "does not exist"), ("dev", "except of tasks that are tested or probed")]
+    ("kept", "words"), [(None, "does not exist"), ("dev", "except of tasks that are tested, probed or held out")]
 )
 def test_a_file_that_gives_no_recording_is_named(tmp_path: Path, kept: str | None, words: str) -> None:
     file = tmp_path / "episodes.jsonl"
@@ -365,6 +376,26 @@ def test_the_table_pairs_arms_by_seed_and_task() -> None:
     assert "Made by `dreamgym experiment examples/experiments/t.toml` at commit abc1234." in text
 
 
+@pytest.mark.parametrize(
+    ("seeds", "over"), [(1, "t: over tasks alone for success, because a single seed"), (2, "t: over seeds and tasks")]
+)
+def test_the_page_of_a_single_seed_says_that_its_intervals_are_over_tasks_alone(seeds: int, over: str) -> None:
+    plan = Plan(
+        title="T",
+        env="coin",
+        seeds=tuple(range(seeds)),
+        recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
+        test=Measured(episodes=4),
+        arm=(Arm(name="a"), Arm(name="b", train={})),
+    )
+    results = [result(name, seed, some) for name, some in (("a", "0000"), ("b", "1111")) for seed in range(seeds)]
+    text = report(Published(file="t", plan=plan, results=tuple(results)))
+    assert over in text
+    assert "| a | 0.0 % [0.0, 49.0] |" in text, "other tasks could be won"
+    assert "| b | 100.0 % [51.0, 100.0] |" in text
+    assert "inf" not in text
+
+
 def test_the_page_counts_the_episodes_that_were_not_learned_from() -> None:
     plan = Plan(
         title="T",
@@ -457,8 +488,8 @@ def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
     # the areas differ by 10, 20 and 30 points: 20 +- 4.303 * 10 / sqrt(3)
     assert "| +20.0 [-4.8, +44.8] | **-10.0** [-10.0, -10.0] |" in text
     assert "| 30.0 % [5.2, 54.8] |" in text
-    assert "| b − random | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  |  |  |" in text
-    longer = "| b − longer | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  | +0.0 [+0.0, +0.0] |  |"
+    assert "| b − random | +0.0 [-79.3, +79.3] | +0.0, +0.0, +0.0 |  |  |  |" in text
+    longer = "| b − longer | +0.0 [-79.3, +79.3] | +0.0, +0.0, +0.0 |  | +0.0 [+0.0, +0.0] |  |"
     assert longer in text, "areas over other numbers of updates do not compare"
 
 
@@ -503,6 +534,28 @@ def test_an_attempt_that_was_killed_counts_until_the_last_line_of_its_record(tmp
     record.write_text("{}\n")
     os.utime(record, (130.0, 130.0))
     assert attempts(tmp_path) == [(10.0, 14.0), (100.0, 130.0)]
+
+
+def test_output_of_a_training_that_is_not_utf_8_is_logged_with_replaced_bytes(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(r"import os; os.write(1, b'update 1: caf\xe9\n')")
+    log = tmp_path / "train.log"
+    assert logged(["--version"], log, "seed 0: dream", {**os.environ, "PYTHONPATH": str(tmp_path)}) == 0
+    printed, version = log.read_text(encoding="utf-8").splitlines()
+    assert printed == "update 1: caf\ufffd"
+    assert version, "the process went on to its end"
+
+
+def test_after_an_interrupt_no_process_starts_until_the_next_experiment_begins(tmp_path: Path) -> None:
+    seed = Prepared(read(tmp_path, GOOD), 0, tmp_path / "seed-0", "", load_spec("coin"), Unplayable())
+    log = tmp_path / "train.log"
+    interrupt()
+    with pytest.raises(EnvironmentUnavailable, match="interrupted: run the same command again to continue"):
+        logged(["--version"], log, "seed 0: dream", os.environ)
+    with pytest.raises(EnvironmentUnavailable, match="interrupted"):
+        kept_result(seed, seed.plan.arm[1])
+    assert not (seed.folder / "recorded.jsonl").exists(), "nor is anything played"
+    begin()
+    assert logged(["--version"], log, "seed 0: dream", os.environ) == 0
 
 
 def test_seeds_after_the_second_train_at_the_better_rate_alone(tmp_path: Path) -> None:

@@ -80,6 +80,13 @@ async def test_a_world_of_the_test_that_occurs_in_training_is_found_under_any_na
         await check_apart(Mazes(), trained, tested)
 
 
+async def test_a_task_of_the_test_that_is_a_training_task_too_is_refused() -> None:
+    both = [maze("dev", number, rooms) for number, rooms in enumerate(("abcdefgh", "hgfedcba"))]
+    words = r"2 of 3 tasks of the test are training or dev tasks too, for example 'maze-dev-0': .* `metadata.split`"
+    with pytest.raises(InvalidInput, match=words):
+        await check_apart(Mazes(), [maze("train", 0, "zzzzzzzz"), *both], [maze("test", 0, "aaaaaaaa"), *both])
+
+
 async def test_the_same_map_with_another_instruction_is_another_world() -> None:
     trained, tested = [maze("train", 0, "abcdefgh")], [maze("test", 0, "abcdefgh", "Find the lamp.")]
     assert await check_apart(Mazes(), trained, tested) == 0

@@ -22,9 +22,29 @@ def test_an_interval_holds_its_mean_and_stays_within_zero_and_one(counts: tuple[
     assert 0 <= rate.low <= rate.mean <= rate.high <= 1
 
 
-def test_no_difference_gives_an_interval_of_zero() -> None:
-    rate = paired_difference([[0.0, 1.0, 1.0]], [[0.0, 1.0, 1.0]])
-    assert (rate.low, rate.mean, rate.high) == (0, 0, 0)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_equal_differences_have_the_interval_of_an_event_that_occurs_in_no_task(seeds: int) -> None:
+    lost, won = [[0.0] * 54] * seeds, [[1.0] * 54] * seeds
+    rate = paired_difference(lost, lost)
+    assert (rate.low, rate.mean, rate.high, rate.n) == (-wilson(0, 54).high, 0, wilson(0, 54).high, 54)
+    rate = paired_difference(lost, won)
+    assert (rate.low, rate.mean, rate.high) == (1 - wilson(0, 54).high, 1, 1)
+
+
+def test_seeds_that_win_equally_often_on_different_tasks_have_the_interval_of_independent_outcomes() -> None:
+    rate = paired_difference([[0.0] * 10] * 2, [[1.0] * 5 + [0.0] * 5, [0.0] * 5 + [1.0] * 5])
+    # 20 outcomes with mean 1/2 have the variance 5/19; 2.093 is Student's t with 19 degrees of freedom
+    assert (rate.mean, rate.high - rate.mean) == pytest.approx((0.5, 2.093 * math.sqrt(5 / 19 / 20)), abs=1e-4)
+
+
+@given(st.integers(1, 3), st.integers(2, 6), st.data())
+def test_no_interval_of_a_difference_is_a_single_point(seeds: int, tasks: int, data: st.DataObject) -> None:
+    outcomes = st.lists(
+        st.lists(st.sampled_from([0.0, 1.0]), min_size=tasks, max_size=tasks), min_size=seeds, max_size=seeds
+    )
+    rate = paired_difference(data.draw(outcomes), data.draw(outcomes))
+    assert rate.low < rate.high
+    assert rate.low <= rate.mean <= rate.high
 
 
 def test_the_interval_agrees_with_calculations_by_hand() -> None:
@@ -94,6 +114,9 @@ def test_a_constant_difference_still_has_an_interval_and_no_data_gives_the_wides
     same = clustered_difference([0.0] * 30, [str(i // 3) for i in range(30)])
     assert same.low < 0 == same.mean < same.high
     assert same.high == wilson(0, 10).high
+    # their mean is not the same number in every draw, because floats are rounded
+    rounded = clustered_difference([0.1] * 3, ["a", "b", "b"])
+    assert (rounded.low, rounded.high) == pytest.approx((0.1 - wilson(0, 2).high, 0.1 + wilson(0, 2).high))
     gained = clustered_difference([1.0, 0.0] * 30, [str(i // 2) for i in range(60)])
     assert (gained.mean, gained.n) == (0.5, 60)
     nothing = clustered_difference([], [])

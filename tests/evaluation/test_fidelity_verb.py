@@ -21,6 +21,8 @@ from dreamgym.evaluation.report.text import sections
 from dreamgym.runs.fidelity import fidelity
 from dreamgym.types import Trajectory
 
+UNREACHABLE = "http://127.0.0.1:9/v1#m"
+"""A model at a port on which nothing listens."""
 TRIGRAM = {"DREAMGYM_ENCODER": "trigram"}
 ENV = """name = "desk"
 deterministic = true
@@ -146,6 +148,20 @@ def test_a_single_trajectory_leaves_nothing_to_hold_out(folder: str) -> None:
         ran(folder, "--model", "nearest")
 
 
+def test_an_episode_that_is_twice_in_the_file_counts_once(folder: str) -> None:
+    once = measured(folder, "--model", "nearest")
+    file = Path(folder) / "trajectories.jsonl"
+    lines = file.read_text()
+    file.write_text(lines * 2)
+    twice = measured(folder, "--model", "nearest")
+    assert (twice.held_out, twice.known_transitions) == (once.held_out, once.known_transitions)
+    other = json.loads(lines.splitlines()[0])
+    other["final_reward"] = 0.5
+    file.write_text(f"{lines}{json.dumps(other)}\n")
+    with pytest.raises(InvalidInput, match="'e0' is there twice with different content: keep one of the two"):
+        ran(folder, "--model", "nearest")
+
+
 def test_recordings_that_all_contradict_each_other_cannot_be_measured(folder: str) -> None:
     file = Path(folder) / "trajectories.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()[:2]]
@@ -175,6 +191,15 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(error, match=reason):
         ran(folder, *arguments)
+
+
+def test_a_model_that_cannot_be_reached_is_refused_before_any_step_is_predicted(folder: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InvalidInput, match=r"no call was predicted: .* cannot be reached: is the server running"):
+        ran(folder, "--model", "nearest", "--model", UNREACHABLE, "--out", str(out))
+    with pytest.raises(InvalidInput, match=r"no call was predicted: .* cannot be reached: is the server running"):
+        ran(folder, "--model", "nearest", "--judge", UNREACHABLE, "--out", str(out))
+    assert not out.exists()
 
 
 def test_without_a_real_environment_a_closed_loop_runs_only_the_attacks_and_says_so(

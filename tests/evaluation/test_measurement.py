@@ -11,9 +11,10 @@ from desk import SPEC, Desk, DeskModel, gullible, recordings
 import dreamgym
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.criteria import CRITERIA
-from dreamgym.evaluation.kept import edition
+from dreamgym.evaluation.final_answers import EpisodeVerdict
+from dreamgym.evaluation.kept import KeptRows, edition
 from dreamgym.evaluation.material import Material, material
 from dreamgym.evaluation.measurement import Measurement, Wanted
 from dreamgym.evaluation.report import FidelityReport
@@ -127,6 +128,51 @@ async def test_a_judge_is_not_asked_again_about_steps_that_it_has_scored(tmp_pat
         await one.run()
         assert (one.report().criteria.judge, one.report().criteria.judged) == ("scripted", 12)
     assert len(judge.asked) == 12
+
+
+async def test_a_model_that_cannot_be_reached_is_not_needed_if_every_step_was_predicted_before(tmp_path: Path) -> None:
+    class Unreachable(DeskModel):
+        async def check_reachable(self) -> None:
+            raise EnvironmentUnavailable("is the server running?")
+
+    held = await given()
+    with pytest.raises(InvalidInput, match="no call was predicted: is the server running"):
+        await measuring(held, model=Unreachable(), out=tmp_path).require_reachable()
+    await measuring(held, out=tmp_path).run()
+    again = measuring(held, model=Unreachable(), out=tmp_path)
+    await again.require_reachable()
+    await again.run()
+    assert again.report().complete
+
+
+@pytest.mark.parametrize("relabelled", ["held_out", "known"])
+async def test_after_a_correction_of_the_recordings_nothing_kept_is_reused(relabelled: str, tmp_path: Path) -> None:
+    held = await given()
+    await measuring(held, wanted=WANTED._replace(judge=ScriptedLLM([TWO] * 12)), out=tmp_path).run()
+    corrected = {one.id: one.model_copy(update={"final_reward": 0.0}) for one in getattr(held, relabelled)}
+    again = held._replace(
+        known=tuple(corrected.get(one.id, one) for one in held.known),
+        held_out=tuple(corrected.get(one.id, one) for one in held.held_out),
+        steps=tuple(one._replace(trajectory=corrected.get(one.trajectory.id, one.trajectory)) for one in held.steps),
+    )
+    told: list[str] = []
+    judge = ScriptedLLM([TWO] * 12)
+    second = measuring(again, wanted=WANTED._replace(judge=judge), out=tmp_path, say=told.append)
+    await second.run()
+    fresh = measuring(again)
+    await fresh.run()
+    assert (told, len(judge.asked)) == ([], 12)
+    assert second.report().final_answers == fresh.report().final_answers
+
+
+async def test_a_kept_file_that_was_cut_off_within_a_letter_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    kept = KeptRows(EpisodeVerdict, tmp_path, "verdicts", [])
+    for name in ("jörg", "jörg"):
+        kept.add(EpisodeVerdict(trajectory=name, recorded=True))
+    whole = kept.path.read_bytes()
+    kept.path.write_bytes(whole[: whole.rindex("ö".encode()) + 1])
+    assert [row.trajectory for row in kept.read()] == ["jörg"]
+    assert kept.path.read_bytes() == whole[: len(whole) // 2]
 
 
 async def test_scores_that_other_code_asked_for_are_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,24 @@ def test_an_experiment_that_sigterm_ends_saves_the_running_update_and_goes_on_fr
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("experiment")
+def test_an_experiment_that_sigterm_ends_while_it_records_trains_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "lamps.toml"
+    file.write_text(LONG.format(env=f"{Path(__file__).with_name('told_lamp.py')}:told_lamp"))
+    command = [sys.executable, "-m", "dreamgym", "experiment", str(file), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "seed 0: recording" in line:
+            break
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "no more arms start" in said
+    assert not (tmp_path / "run" / "seed-0" / "dream" / "train.log").exists()
+
+
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra cluster")
 def test_a_cluster_whose_worker_dies_in_an_arm_comes_to_the_same_results(
     experiment: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,7 @@
 """Checks that no world of the test occurs in training. Worlds that no play tells apart are the same world.
 
-Names cannot show this, because a task's id contains its split. Worlds with equal instructions and first views are
-played repeatedly with equal seeds until their answers differ.
+A task with one id in both is refused. Different ids prove nothing, because an id may contain the split. So worlds with
+equal instructions and first views are played repeatedly with equal seeds until their answers differ.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ async def check_apart(real: RealEnvironment, trained: Sequence[Task], tested: Se
     """Number of plays that it took to tell all worlds of the test from those of training.
 
     Raises:
-        InvalidInput: some worlds could not be told apart.
+        InvalidInput: a task of the test is a task of training too, or some worlds could not be told apart.
     """
     names = {task.id for task in tested}
+    if both := sorted(names & {task.id for task in trained}):
+        raise InvalidInput(
+            f"{len(both)} of {len(names)} tasks of the test are training or dev tasks too, for example {both[0]!r}: "
+            "test another split, or give each task of the environment folder a `metadata.split` of train, dev or test"
+        )
     first: dict[Hashable, list[Task]] = defaultdict(list)
     for task in {task.id: task for task in (*trained, *tested)}.values():
         first[task.instruction, task.initial_state].append(task)

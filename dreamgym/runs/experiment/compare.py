@@ -14,7 +14,7 @@ from dreamgym.runs.console import say
 from dreamgym.runs.experiment.apart import check_apart
 from dreamgym.runs.experiment.plan import Plan, read_plan
 from dreamgym.runs.experiment.prepared import prepared_seeds
-from dreamgym.runs.experiment.process import interrupt
+from dreamgym.runs.experiment.process import begin, interrupt
 from dreamgym.runs.experiment.running import Make, Result, queued
 from dreamgym.runs.experiment.spread import spread
 from dreamgym.runs.experiment.table import Published, command_of, plot, report
@@ -74,6 +74,7 @@ def compare(
         make: Make | None = None
         if cluster is not None:
             make, parallel = opened.enter_context(spread(cluster, plan, folder))
+        begin()
         pool = ThreadPoolExecutor(parallel)
         results: dict[str, list[Result]] = defaultdict(list)
         text = ""

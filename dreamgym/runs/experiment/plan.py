@@ -40,7 +40,8 @@ class RecordedFile(Frozen):
     """Real episodes that were recorded before, for example at a server that cannot be played here."""
 
     file: Path
-    """JSONL of episodes, for example of an environment folder. Episodes of tested or probed tasks are left out."""
+    """JSONL of episodes, for example of an environment folder. Episodes of tested, probed or held-out tasks
+    are left out."""
 
 
 class WarmStart(Frozen):
@@ -175,7 +176,8 @@ class Plan(Frozen):
     warm: WarmStart = WarmStart()
     test: Measured = Measured()
     held_out: str = ""
-    """Only tasks whose id contains this text are tested, and only other tasks are recorded; empty: no such limit."""
+    """Only tasks whose id contains this text are tested, and only other tasks are recorded or read from files; empty:
+    no such limit."""
     arm: tuple[Arm, ...] = Field(min_length=1)
     compare: tuple[Comparison, ...] = ()
 

@@ -135,15 +135,18 @@ class Prepared:
         return await play_in_order(self.worlds, self.real.behaviours[play.behaviour], tasks, play.episodes, seed=seed)
 
     def _read(self, file: Path) -> list[Trajectory]:
-        """The episodes of a file whose tasks are neither tested nor probed. Raises InvalidInput if there are none."""
+        """The episodes of a file except of tested, probed and held-out tasks. Raises InvalidInput if there are none."""
         if not file.is_file():
             raise InvalidInput(f"[[recorded]] file: {file} does not exist")
         kept_apart = {
             task.id for split in ("dev", self.plan.test.split) for task in tasks_of(self.spec, split, self.real)
         }
-        found = [one for one in read_jsonl(file, Trajectory) if one.task.id not in kept_apart]
+        known = [one for one in read_jsonl(file, Trajectory) if one.task.id not in kept_apart]
+        found = [one for one in known if self.plan.recordable([one.task])]
         if not found:
-            raise InvalidInput(f"[[recorded]] file: {file} has no episodes except of tasks that are tested or probed")
+            raise InvalidInput(
+                f"[[recorded]] file: {file} has no episodes except of tasks that are tested, probed or held out"
+            )
         return found
 
 

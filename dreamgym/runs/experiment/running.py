@@ -25,7 +25,7 @@ from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.plan import Arm, Fit, Plan, flags
 from dreamgym.runs.experiment.prepared import Prepared, alone
-from dreamgym.runs.experiment.process import logged
+from dreamgym.runs.experiment.process import check_interrupted, logged
 from dreamgym.runs.opening import tasks_of
 from dreamgym.runs.play_many import play_in_order
 from dreamgym.runs.players import player_in
@@ -101,15 +101,19 @@ def result(prepared: Prepared, arm: Arm, make: Make | None = None) -> Result:
 
     Raises:
         InvalidInput: the folder contains the result of an arm of this name with other settings.
+        EnvironmentUnavailable: the experiment was interrupted, the training ended early, or real episodes failed.
     """
     with alone(prepared.folder):
+        check_interrupted()
         _ = prepared.recorded
         if arm.begins_warm:
+            check_interrupted()
             prepared.warm()
     folder = prepared.folder / name_of(arm)
     file = folder / RESULT
     with alone(folder):
         if not file.exists():
+            check_interrupted()
             say(f"seed {prepared.seed}: {arm.name}")
             part = file.with_suffix(".part")
             part.write_text((make or _run)(prepared, arm).model_dump_json(), encoding="utf-8")
@@ -196,6 +200,7 @@ def _run(prepared: Prepared, arm: Arm) -> Result:
             _adopt(prepared.folder / name_of(first), folder)
         _train(prepared, arm, base, folder)
         seconds += sum(ended - began for began, ended in attempts(folder))
+    check_interrupted()
     measured = asyncio.run(_measured(prepared, arm, folder))
     if measured.failed:
         raise EnvironmentUnavailable(
@@ -302,10 +307,10 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     command += ["--resume"] if going_on else []
     folder.mkdir(parents=True, exist_ok=True)
     before, began = attempts(folder), time.time()
-    (folder / ATTEMPTS).write_text(json.dumps([*before, (began, None)]), encoding="utf-8")
+    write_whole(folder / ATTEMPTS, json.dumps([*before, (began, None)]))
     environ = with_dsn(os.environ, prepared.database(run, arm))
     returncode = logged(command, folder / LOG, f"seed {prepared.seed}: {arm.name}", environ)
-    (folder / ATTEMPTS).write_text(json.dumps([*before, (began, time.time())]), encoding="utf-8")
+    write_whole(folder / ATTEMPTS, json.dumps([*before, (began, time.time())]))
     if returncode:
         check_budget()
         raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {_last_line(folder)}")

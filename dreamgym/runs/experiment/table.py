@@ -51,6 +51,11 @@ def report(published: Published) -> str:
     tested = max(len(one.outcomes) for some in results.values() for one in some)
     apart = f"The tasks have `{plan.held_out}` in their id; no recording has one of them. " if plan.held_out else ""
     commits = ", ".join(sorted({one.commit for one in published.results}))
+    over = (
+        "over seeds and tasks for success, over seeds for the rest"
+        if max(len(some) for some in results.values()) > 1
+        else "over tasks alone for success, because a single seed does not show how much seeds differ"
+    )
     own = "recordings, warm start and training" if plan.plays else "training, and all have the same recordings"
     lines = [
         f"# {plan.title}",
@@ -60,7 +65,7 @@ def report(published: Published) -> str:
         f"Environment `{plan.env}`, seeds {numbers}: each has its own {own}. "
         f"{recorded:,.0f} real steps were recorded per seed. Success is measured in the real environment, on {tested} "
         f"tasks of the split `{plan.test.split}`; each task is played once per seed. {apart}Brackets contain 95 % "
-        "intervals by Student's t: over seeds and tasks for success, over seeds for the rest. Differences are paired. "
+        f"intervals by Student's t: {over}. Differences are paired. "
         "**Bold**: the interval does not contain 0.",
         "",
         "- *Refused*: share of the actions that the real environment refused in the test.",
@@ -185,7 +190,8 @@ def answered_by(some: Sequence[Result]) -> Counter[str]:
 
 def success(some: Sequence[Result]) -> Rate:
     """Mean success over seeds and tasks."""
-    return paired_difference([[0.0] * len(one.outcomes) for one in some], [one.outcomes_N for one in some])
+    rate = paired_difference([[0.0] * len(one.outcomes) for one in some], [one.outcomes_N for one in some])
+    return rate.model_copy(update={"low": 0.0}) if rate.mean == 0 else rate  # no task was won: it cannot be less
 
 
 def difference(before: Sequence[Result], after: Sequence[Result]) -> Rate:
