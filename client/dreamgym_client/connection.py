@@ -118,7 +118,11 @@ class Connection:
         content = None if body is None else json.dumps(body).encode()
         response = await self.request(method, path, body=content, headers={"Content-Type": "application/json"})
         if response.status < 300:
-            value: JsonObject = json.loads(response.body) if response.body else {}
+            try:
+                value: JsonObject = json.loads(response.body) if response.body else {}
+            except ValueError:
+                said = f"{self.url}{path} answered {response.status}, expected JSON, got {response.text[:300]!r}"
+                raise EnvironmentUnavailable(f"{said}: check the server's address") from None
             return value
         reason = _reason(response)
         if response.status == 404 and reason == str(UnknownEpisode(episode)):

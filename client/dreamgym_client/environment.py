@@ -15,6 +15,7 @@ from contextlib import suppress
 from mcp.shared.inbound import encode_header_value, mcp_param_headers, x_mcp_header_map
 from pydantic import JsonValue
 
+from dreamgym.content import observation_of
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, UnknownEpisode
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
 from dreamgym_client.connection import Connection, without_token
@@ -25,6 +26,8 @@ ENVELOPE: JsonObject = {
     "io.modelcontextprotocol/protocolVersion": PROTOCOL_VERSION,
     "io.modelcontextprotocol/clientCapabilities": {},
 }
+MAX_PAGES = 100
+"""Limit of pages in one listing of tools."""
 
 
 class RemoteEnvironment:
@@ -102,18 +105,15 @@ class RemoteEnvironment:
             )
         self._over, self._step = False, 0
         if self._env not in self._connection.listings:
-            listed = (await self._ask("tools/list", {}))["tools"]
-            assert isinstance(listed, list)
-            self._connection.listings[self._env] = [tool for tool in listed if isinstance(tool, dict)]
+            self._connection.listings[self._env] = await self._listed()
         return StepResult(observation=self._started.observation)
 
     async def step(self, action: ToolCall) -> StepResult:
         """Take one step. Raises EpisodeFinished and EnvironmentUnavailable as Environment.step does."""
         if self._connection is None or self._over:
             raise EpisodeFinished("the episode is over or was never started: call reset")
-        result = await self._ask(
-            "tools/call", {"name": action.name, "arguments": action.arguments}, self._headers(action)
-        )
+        params = {"name": action.name, "arguments": action.arguments, **action.answers}
+        result = await self._ask("tools/call", params, self._headers(action))
         meta = result["_meta"]
         assert isinstance(meta, dict)
         if "dreamgym/terminated" not in meta:
@@ -139,7 +139,7 @@ class RemoteEnvironment:
             terminated=terminated,
             truncated=truncated,
             is_error=result.get("isError") is True,
-            info={"open_end": True} if meta.get("dreamgym/open_end") is True else {},
+            info=_told(meta),
         )
 
     def _count(self, step: JsonValue) -> None:
@@ -181,6 +181,20 @@ class RemoteEnvironment:
         async with ControlClient(self._url, self._token) as control:
             return await control.read(self._env, self.episode)
 
+    async def _listed(self) -> list[JsonObject]:
+        """The tools on all pages. The server lists them in the pages of the recorded server."""
+        tools: list[JsonObject] = []
+        asked: JsonObject = {}
+        for _ in range(MAX_PAGES):
+            page = await self._ask("tools/list", asked)
+            listed = page["tools"]
+            assert isinstance(listed, list)
+            tools += [tool for tool in listed if isinstance(tool, dict)]
+            if page.get("nextCursor") is None:
+                return tools
+            asked = {"cursor": page["nextCursor"]}
+        raise EnvironmentUnavailable(f"{self._url} lists tools on more than {MAX_PAGES} pages")
+
     def _headers(self, action: ToolCall) -> dict[str, str]:
         """Headers that the protocol demands: the tool's name, and the arguments that the tool's schema marks."""
         if not self._marks:
@@ -220,7 +234,14 @@ class RemoteEnvironment:
         return result
 
 
+def _told(meta: JsonObject) -> JsonObject:
+    """The `info` of a step: whether its reward is unknown, and the confidence of a calibrated answer."""
+    told: JsonObject = {"open_end": True} if meta.get("dreamgym/open_end") is True else {}
+    confidence = meta.get("dreamgym/confidence")
+    return told if confidence is None else told | {"confidence": confidence}
+
+
 def _text(result: JsonObject) -> str:
     content = result["content"]
     assert isinstance(content, list)
-    return "\n".join(str(block["text"]) for block in content if isinstance(block, dict) and "text" in block)
+    return observation_of([block for block in content if isinstance(block, dict)])

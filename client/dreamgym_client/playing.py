@@ -98,4 +98,6 @@ async def _until_over(playing: asyncio.Future[str], control: ControlClient, env:
         if not playing.done() and (await control.read(env, episode)).stop_reason is not None:
             await asyncio.wait([playing], timeout=PATIENCE_S)
             break
+    if playing.cancelled():  # an agent may raise a cancellation of its own; it must not cancel who plays the episode
+        raise RuntimeError("the agent was cancelled before its episode was over")
     return playing.result() if playing.done() else ""

@@ -26,11 +26,12 @@ def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
     """The trajectory of a finished episode; None while it runs.
 
     Its source follows from its steps, because a server of real environments may close episodes that a server of dreams
-    left running.
+    left running. If it has none, only a dream has a watermark.
     """
     if episode.stop_reason is None:
         return None
-    is_real = all(transition.provenance.tier is Tier.REAL for transition in episode.transitions)
+    tiers = {transition.provenance.tier for transition in episode.transitions}
+    is_real = tiers == {Tier.REAL} if tiers else episode.as_of is None
     return Trajectory(
         id=episode.id,
         task=episode.task,
@@ -70,11 +71,13 @@ class Archive:
         self._queue: asyncio.Queue[Trajectory] = asyncio.Queue()
         self._handled: set[str] = set()
         """Ids of trajectories in the queue, and of those that the buffer refused. A later process tries these again."""
+        self._given_up: set[str] = set()
+        """Ids of trajectories that could not be stored in time. `rest` stores them."""
 
     @property
     def backlog(self) -> int:
-        """Number of trajectories in the queue, and of those that the buffer refused."""
-        return len(self._handled)
+        """Number of trajectories that wait in the queue, could not be stored yet, or were refused by the buffer."""
+        return len(self._handled | self._given_up)
 
     def put(self, trajectory: Trajectory) -> None:
         self._handled.add(trajectory.id)
@@ -109,6 +112,7 @@ class Archive:
                 logger.info("storing %d episodes that no server has stored yet", len(trajectories))
                 await self.store(trajectories)
             after = found[-1].id
+        self._given_up.clear()
 
     async def _insist(self, batch: list[Trajectory]) -> None:
         for attempt in range(1, ATTEMPTS + 1):
@@ -121,7 +125,9 @@ class Archive:
             except Exception:  # the queue must outlive one bad batch; its episodes remain in the episode store
                 logger.exception("storing %d trajectories failed", len(batch))
                 break
-        self._handled.difference_update(trajectory.id for trajectory in batch)  # so that `rest` finds them
+        ids = {trajectory.id for trajectory in batch}
+        self._handled -= ids  # so that `rest` finds them
+        self._given_up |= ids
 
     async def store(self, batch: Sequence[Trajectory]) -> None:
         """Store these now. If the buffer refuses one, the others are stored all the same. Raises StoreError."""

@@ -72,7 +72,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, keys: Keys | None, hosts: Iterable[str]) -> None:
         self._app = app
         self._keys = keys
-        self._hosts = frozenset(hosts)
+        self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = None if scope["type"] == "lifespan" else self._refusal(scope)

@@ -37,6 +37,8 @@ class EpisodeAnswer:
     """Why the call was not a step: `refused`, `unavailable`, `ended` or `closed`; empty for a step."""
     tier: Tier | None = field(default=None, compare=False)
     """The part of the system that answered; None if the call was not a step, or was the resend of a step."""
+    confidence: float | None = field(default=None, compare=False)
+    """Calibrated confidence of the answer; None if the call was not a step, or the answer was not calibrated."""
 
     @classmethod
     def refusal(
@@ -95,7 +97,7 @@ def unstorable(action: ToolCall, canonical: str) -> str | None:
     """Why a call with this canonical text cannot be stored as a step; None if it can."""
     if "NaN" in canonical or "Infinity" in canonical:
         try:
-            json.dumps(action.arguments, allow_nan=False)
+            json.dumps([action.arguments, action.answers], allow_nan=False)
         except ValueError:
             return "Input validation error: the arguments contain NaN or an infinite number, which JSON does not allow"
     if _NUL.search(canonical):
@@ -107,6 +109,11 @@ def unstorable(action: ToolCall, canonical: str) -> str | None:
     return None
 
 
+def storable(text: str) -> str:
+    """The text as PostgreSQL can store it: NUL characters and lone surrogates are replaced."""
+    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
+
+
 def stop_reason_of(result: StepResult) -> StopReason | None:
     """Why the episode ends with this step; None if it goes on."""
     if result.terminated:
@@ -114,6 +121,11 @@ def stop_reason_of(result: StepResult) -> StopReason | None:
     if result.info.get("stop") == StopReason.OUT_OF_SUPPORT:
         return StopReason.OUT_OF_SUPPORT
     return StopReason.MAX_STEPS if result.truncated else None
+
+
+def is_unrewarded(result: StepResult) -> bool:
+    """True if the reward of a step is unknown: its end was left open, or a dream could not go on."""
+    return result.info.get("open_end") is True or stop_reason_of(result) is StopReason.OUT_OF_SUPPORT
 
 
 def timed(step: Transition, seconds: float) -> Transition:

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, UnknownEpisode
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym_server.live import EpisodeAnswer, is_unrewarded
 from dreamgym_server.requests import NewEpisode
 from dreamgym_server.sessions import Episodes
 
@@ -76,7 +77,7 @@ class LocalEnvironment:
                 raise EpisodeFinished(answer.text)
             case "refused":
                 return StepResult(observation=answer.text, is_error=True)
-        return result.model_copy(update={"info": _end_of(result)})
+        return result.model_copy(update={"info": _told(answer)})
 
     async def close(self) -> None:
         """Finish a running episode. Its check or judge decides the final reward."""
@@ -86,6 +87,7 @@ class LocalEnvironment:
                 await self._episodes.finish(self._env, identity)
 
 
-def _end_of(result: StepResult) -> JsonObject:
-    """The `info` that a trainer gets besides reward and end: whether the end was left open."""
-    return {"open_end": True} if result.info.get("open_end") is True else {}
+def _told(answer: EpisodeAnswer) -> JsonObject:
+    """The `info` that a trainer gets besides reward and end: whether the reward is unknown, and the confidence."""
+    told: JsonObject = {"open_end": True} if is_unrewarded(answer.result) else {}
+    return told if answer.confidence is None else told | {"confidence": answer.confidence}

@@ -19,7 +19,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym_server.connections import BoundedConnection, accepted_at_once, files_allowed, most_connections
 
 GRACE_S = 10
-"""Seconds that a step under way may delay the shutdown."""
+"""Seconds that answers may delay the shutdown. Longer steps have `sessions.LAST_STEPS_S` more to be stored."""
 IDLE_S = 75
 """Seconds that an idle connection stays open. Agents think for longer than uvicorn's default of 5 s."""
 

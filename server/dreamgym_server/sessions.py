@@ -44,6 +44,7 @@ from dreamgym_server.live import (
     close,
     ended,
     stop_reason_of,
+    storable,
     timed,
     unstorable,
 )
@@ -58,6 +59,7 @@ NOT_RECORDED = (
     "No recording of this simulation shows what this call answers. It had no effect, and trying it again does not help."
 )
 UNAVAILABLE = "The environment is currently unavailable and the call had no effect. Please try again."
+UNCERTAIN = "The environment did not answer, and it is not known whether the call had an effect."
 UNCONFIRMED = "The environment is currently unavailable. Please send the same call again."
 GONE = "The environment is unavailable. The session has ended."
 LOST = "The environment has lost calls that it had answered. The session has ended."
@@ -67,6 +69,8 @@ class StepsLost(EnvironmentUnavailable):
     """The store has fewer steps than were answered, so the episode cannot go on with the same history."""
 
 
+LAST_STEPS_S = 20
+"""Seconds that the steps under way may take until they are stored, when the server stops."""
 ATTEMPTS = 8
 """Number of times that a step is tried if other processes append steps to its episode first."""
 
@@ -104,13 +108,13 @@ class Episodes:
         max_steps = steps_allowed(world.spec, order, self._limits)
         identity = episode_id or secrets.token_hex(16)
         as_of = await world.watermark(f"{order.seed}:{order.group}" if order.group else "")
-        environment = world.create(identity, as_of)
-        try:
-            async with self._in_time(world):
-                initial = await environment.reset(task, seed=order.seed)
-        except BaseException:
-            await environment.close()
-            raise
+        async with self._in_time(world):
+            environment = world.create(identity, as_of)
+            try:
+                initial = world.admission.result(await environment.reset(task, seed=order.seed))
+            except BaseException:
+                await environment.close()
+                raise
         episode = Episode(
             id=identity,
             env=env,
@@ -133,7 +137,8 @@ class Episodes:
         Raises:
             UnknownEpisode: there is no such episode in this environment.
             InvalidInput: the other episode has fewer steps, or its last shared step ended it.
-            WorldChanged: a real environment answers differently when the steps are played again.
+            WorldChanged: a real environment answers differently when the steps are played again, or their calls were
+                stored redacted.
         """
         await self._check_room()
         begun = first_steps(await self.read(env, episode_id), order.step)
@@ -190,13 +195,21 @@ class Episodes:
         else:
             running.clients.append(client)
             running.request_id, running.cancelled = request_id, False
-        return await asyncio.shield(running.task)
+        try:
+            return await asyncio.shield(running.task)
+        except asyncio.CancelledError:  # a server that stops does not wait for a long step: its client gets no answer
+            running.clients.remove(client)
+            raise
 
     async def cancel(self, episode_id: str, request_id: str | int) -> None:
-        """Note that the client of this request no longer waits. The step goes on."""
+        """Note that the client of this request no longer waits. The step goes on.
+
+        Ids are counted per session. If several calls have this one, nothing is noted, since all but one are waited for.
+        """
         live = self._live.get(episode_id)
-        for call in list(live.calls.values()) if live else ():
-            call.cancelled = call.cancelled or call.request_id == request_id
+        calls = [call for call in live.calls.values() if call.request_id == request_id] if live else []
+        if len(calls) == 1:
+            calls[0].cancelled = True
 
     async def read(self, env: str, episode_id: str) -> Episode:
         """The episode as the store has it. Raises UnknownEpisode."""
@@ -223,7 +236,7 @@ class Episodes:
         Raises:
             PredictionError: the judge cannot be reached; the episode goes on, and may be finished again.
         """
-        live, world = await self._find(env, episode_id), self.worlds[env]
+        world, live = self.world(env), await self._find(env, episode_id)
         answer = None if answer is None else world.admission.text(answer)
         async with live.lock:
             while live.episode.stop_reason is None:
@@ -284,8 +297,13 @@ class Episodes:
         expired = await self._store.expired(self._store.now(), self._idle_since())
         for episode in expired:
             if episode.env in self.worlds:
-                with suppress(UnknownEpisode, StaleEpisode):  # deleted or used meanwhile
-                    await self._close(episode)
+                try:
+                    with suppress(UnknownEpisode, StaleEpisode):  # deleted or used meanwhile
+                        await self._close(episode)
+                except StoreError:
+                    raise
+                except Exception:  # one bad episode must not stop the sweep of the others
+                    logger.exception("episode %s could not be closed", episode.id)
         idle = [name for name, live in self._live.items() if not live.calls and not live.lock.locked()]
         for name in await self._store.ended(idle):
             if live := self._live.pop(name, None):
@@ -310,14 +328,15 @@ class Episodes:
             yield
         finally:
             calls = [call.task for live in self._live.values() for call in live.calls.values() if call.task]
-            await asyncio.gather(*calls, return_exceptions=True)
+            if calls:
+                _, late = await asyncio.wait(calls, timeout=LAST_STEPS_S)
+                for call in late:  # its step is not stored, and nobody has got its answer
+                    call.cancel()
             await self._archive.flush()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, *self._closing, return_exceptions=True)
-            for live in self._live.values():
-                if live.environment is not None:
-                    await close(live.environment)
+            await asyncio.gather(*(close(live.environment) for live in self._live.values() if live.environment))
             self._live.clear()
 
     async def _sweep_forever(self) -> None:
@@ -326,7 +345,7 @@ class Episodes:
                 await self.sweep()
             except DreamGymError as error:
                 logger.warning("the sweep failed: %s", error)
-            except Exception:  # one bad episode must not stop the sweep of the others
+            except Exception:  # the next sweep may succeed
                 logger.exception("the sweep failed")
             await asyncio.sleep(self._limits.sweep_s)
 
@@ -343,16 +362,25 @@ class Episodes:
 
     @asynccontextmanager
     async def _in_time(self, world: Worlds, steps: int = 1) -> AsyncIterator[None]:
-        """Apply the time limit of a step, and redact the message of a failure by the environment's rules."""
-        limit_s = self._limits.step_s * steps
+        """Apply the time limit of a step, and redact the message of a failure by the environment's rules.
+
+        An unexpected error of the environment is logged, redacted too, and becomes EnvironmentUnavailable.
+        """
+        limit_s, text = self._limits.step_s * steps, world.admission.text
+        limit = asyncio.timeout(limit_s)
         try:
-            async with asyncio.timeout(limit_s):
+            async with limit:
                 yield
-        except TimeoutError:
-            raise EnvironmentUnavailable(f"no answer within {limit_s:g} s") from None
         except EnvironmentUnavailable as error:
-            error.args = (world.admission.text(str(error)),)
+            error.args = (text(str(error)),)
             raise
+        except DreamGymError:
+            raise
+        except Exception as error:  # noqa: BLE001  # its text may hold what must not be stored, logged or sent
+            if limit.expired():
+                raise EnvironmentUnavailable(f"no answer within {limit_s:g} s") from None
+            logger.error("environment %s failed: %s", world.spec.name, text(traceback.format_exc()))
+            raise EnvironmentUnavailable(text(f"{type(error).__name__}: {error}")) from None
 
     async def _find(self, env: str, episode_id: str) -> Live:
         live = self._live.get(episode_id)
@@ -390,7 +418,7 @@ class Episodes:
     async def _step(self, live: Live, action: ToolCall, key: str, call: EpisodeCall) -> EpisodeAnswer:
         world = self.worlds[live.episode.env]
         for _ in range(ATTEMPTS):
-            if (answer := await self._answered(live, action, key)) is not None:
+            if (answer := await self._answered(live, action, key, call)) is not None:
                 return answer
             episode = live.episode
             if live.environment is None:
@@ -419,23 +447,26 @@ class Episodes:
                     return EpisodeAnswer.refusal(UNAVAILABLE, live.episode.version, "unavailable")
         else:
             raise EnvironmentUnavailable("other processes kept changing the episode")
-        live.failures, live.broken_off = 0, ""
+        live.failures, live.broken_off, live.unconfirmed = 0, "", None
         changes = {"undelivered": undelivered, "stop_reason": reason}
         live.episode = episode.model_copy(update={"transitions": (*episode.transitions, transition), **changes})
         if reason is not None:
             await self._retire(live)
         if await call.abandoned() is not undelivered:
             await self._mark(live, undelivered=not undelivered)
-        return EpisodeAnswer(result, live.episode.version, tier=transition.provenance.tier)
+        origin = transition.provenance
+        return EpisodeAnswer(result, live.episode.version, tier=origin.tier, confidence=origin.confidence)
 
-    async def _answered(self, live: Live, action: ToolCall, key: str) -> EpisodeAnswer | None:
+    async def _answered(self, live: Live, action: ToolCall, key: str, call: EpisodeCall) -> EpisodeAnswer | None:
         """The answer to a call that was answered before, comes after the end, or is refused; None for a new step."""
         is_doubtful = live.is_shared or live.episode.undelivered
         if is_doubtful and not await self._store.is_current(live.episode):
             await self._reload(live)
         if live.episode.undelivered and live.episode.transitions[-1].action.canonical() == key:
-            await self._mark(live, undelivered=False)
-            return EpisodeAnswer(live.episode.transitions[-1].result, live.episode.version)
+            if not await call.abandoned():
+                await self._mark(live, undelivered=False)
+            last = live.episode.transitions[-1]
+            return EpisodeAnswer(last.result, live.episode.version, confidence=last.provenance.confidence)
         if live.episode.stop_reason is None and live.episode.expires_at <= self._store.now():
             await self._close_as_it_stands(live)
         if live.episode.stop_reason is not None:
@@ -489,11 +520,13 @@ class Episodes:
 
         The episode ends if there are `last_words` for the agent, or after too many failures that count.
         """
-        reason = self.worlds[live.episode.env].admission.text(reason)
+        reason = storable(self.worlds[live.episode.env].admission.text(reason))
         logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, reason)
         await self._release(live)
         live.failures += counts
         live.broken_off = reason if told == UNAVAILABLE else ""
+        if told == UNAVAILABLE and self.world(live.episode.env).source is Source.REAL:
+            told = UNCERTAIN
         text = told if live.unconfirmed is None else UNCONFIRMED
         if last_words is not None or live.failures >= self._limits.failures:
             with suppress(DreamGymError):  # if the store itself failed, the sweep closes the episode later

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from dreamgym.dream.confidence import Calibration, check_calibration
-from dreamgym.dream.ending import is_unbounded
+from dreamgym.dream.ending import is_unbounded, needs_invented_answers
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import ExperienceModel, Judge, Part
 from dreamgym.dream.task_check import accomplished
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorldChanged(EnvironmentUnavailable):
-    """The real environment answered differently when the stored steps were played again; a retry would not help."""
+    """The stored steps cannot be played again in the real environment, or answer differently; a retry does not help."""
 
 
 class Admission:
@@ -62,6 +62,15 @@ class Admission:
             return task
         said = task.model_dump(mode="json", include={"instruction", "initial_state", "metadata"})
         return Task.model_validate({**task.model_dump(), **{key: self._redactor.value(said[key]) for key in said}})
+
+    def result(self, result: StepResult) -> StepResult:
+        """A first observation as it may be stored."""
+        if self._redactor is None:
+            return result
+        with TimedSpan("redaction"):
+            clean = self._redactor.value(result.model_dump(mode="json", include={"observation", "info"}))
+        assert isinstance(clean, dict)
+        return StepResult.model_validate({**result.model_dump(), **clean})
 
     def text(self, text: str) -> str:
         """A final answer or an error message, redacted."""
@@ -122,7 +131,7 @@ class Worlds(Protocol):
         """The environment of an episode as its last step left it.
 
         Raises:
-            WorldChanged: the real environment answers differently this time.
+            WorldChanged: the real environment answers differently this time, or its calls were stored redacted.
         """
 
     def transition(
@@ -205,10 +214,16 @@ class DreamWorlds:
         """The verdict of the task's check, else of the experience model if it is a judge.
 
         Without both, the verdict is False if the environment ends its tasks itself, because it has not ended this one,
-        unless a step left its end open. If a check accepts a state that rests on a model's word, the judge must agree.
+        unless a step left its end open. If a check accepts a state or an answer that rests on a model's word, the judge
+        must agree.
         """
-        checked = _checked(episode) if Part.CHECKS not in self._without else None
-        is_doubtful = checked is True and is_unbounded(episode.transitions)
+        has_state = self.spec.state is not None
+        checked = _checked(episode, has_state=has_state) if Part.CHECKS not in self._without else None
+        told = [(step.result.observation, step.provenance) for step in episode.transitions]
+        is_doubtful = checked is True and (
+            is_unbounded(episode.transitions)
+            or needs_invented_answers(episode.task, _state(episode) if has_state else "", told)
+        )
         if not isinstance(self.model, Judge):
             is_open = any(step.provenance.open_end for step in episode.transitions)
             is_missed = checked is None and self.spec.is_over_when_done and not is_open
@@ -262,13 +277,29 @@ class RealWorlds:
         return action, self.admission.call(action).canonical()
 
     async def restore(self, episode: Episode) -> Environment:
-        """Play the stored actions again. Raises WorldChanged if an answer differs."""
+        """Play the stored actions again.
+
+        Raises:
+            WorldChanged: an answer differs, a call was stored redacted, or the calls would be made a second time on a
+                system that goes on (`begins_anew = False` of the environment).
+        """
+        if any("redacted" in transition.result.info for transition in episode.transitions):
+            raise WorldChanged(
+                f"episode {episode.id!r} could not be restored: its calls were stored redacted, so they cannot be "
+                "played again"
+            )
         environment = self._create()
+        if episode.transitions and not getattr(environment, "begins_anew", True):
+            raise WorldChanged(
+                f"episode {episode.id!r} could not be restored: the real system goes on, so its calls would be made twice"
+            )
         try:
             first = await environment.reset(episode.task, seed=episode.seed)
-            _same(episode, 0, episode.initial, first)
+            _same(episode, 0, episode.initial, self.admission.result(first))
             for step, transition in enumerate(episode.transitions, start=1):
-                _same(episode, step, transition.result, await environment.step(transition.action))
+                answer = await environment.step(transition.action)
+                again = self.admission.transition(Transition.of(transition.state, transition.action, answer))
+                _same(episode, step, transition.result, again.result)
         except BaseException:
             await environment.close()
             raise
@@ -277,23 +308,36 @@ class RealWorlds:
     def transition(
         self, environment: Environment, episode: Episode, action: ToolCall, result: StepResult
     ) -> Transition:
-        """A transition to the state that the environment reported, redacted."""
+        """A transition to the state that the environment reported, redacted. It notes whether its call was redacted."""
         last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
-        return self.admission.transition(Transition.of(last, action, result))
+        step = self.admission.transition(Transition.of(last, action, result))
+        if step.action == action:
+            return step
+        noted = step.result.model_copy(update={"info": {**step.result.info, "redacted": True}})
+        return step.model_copy(update={"result": noted})
 
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
         """The check's verdict.
 
         Without a check it is False if the environment ends its tasks itself, because it has not ended this one.
         """
-        checked = _checked(episode)
+        last = episode.transitions[-1].result if episode.transitions else episode.initial
+        checked = _checked(episode, has_state="state" in last.info)
         return False if checked is None and self.spec.is_over_when_done else checked
 
 
-def _checked(episode: Episode) -> bool | None:
-    """The verdict of the task's own check; None if it has no check."""
-    last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
-    return accomplished(episode.task, last, [transition.result.observation for transition in episode.transitions])
+def _checked(episode: Episode, *, has_state: bool) -> bool | None:
+    """The verdict of the task's own check; None if it cannot decide.
+
+    Args:
+        has_state: the last result has a state. Otherwise its observation stands for it, which may be JSON too.
+    """
+    answers = [transition.result.observation for transition in episode.transitions]
+    return accomplished(episode.task, _state(episode) if has_state else "", answers)
+
+
+def _state(episode: Episode) -> str:
+    return episode.transitions[-1].next_state if episode.transitions else episode.initial.state
 
 
 def _same(episode: Episode, step: int, stored: StepResult, replayed: StepResult) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from dreamgym_server.sessions import Episodes, Limits, NewEpisode
+from answers import text_of
+from dreamgym_server.sessions import GONE, UNAVAILABLE, UNCERTAIN, Episodes, Limits, NewEpisode
+from dreamgym_server.sources import RealWorlds
 from mcp import Client
+from mcp.shared.exceptions import MCPError
 from pydantic import JsonValue
-from server_stage import Someone, Stage, counter_spec
+from server_stage import CounterEnvironment, Someone, Stage, counter_spec
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.tools import MAX_ARGUMENT_BYTES
-from dreamgym.types import JsonObject, Source, Task, ToolCall
+from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -214,3 +218,100 @@ async def test_a_password_in_a_call_is_not_stored_in_its_answer_either(
         stored = (await stage.episodes.load(made["episode"])).model_dump_json()
     assert "you may log in with REDACTED-PASSWORD-" in stored
     assert "hunter42x" not in stored
+
+
+class Mailbox(CounterEnvironment):
+    """A counter that shows the address of its user at the start and in each answer."""
+
+    def __init__(self, spec: EnvironmentSpec, calls: list[str]) -> None:
+        super().__init__(spec)
+        self._calls = calls
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        await super().reset(task, seed=seed)
+        return StepResult(observation=f"hello {MAIL}", info={"state": json.dumps({"user": MAIL})})
+
+    async def step(self, action: ToolCall) -> StepResult:
+        said = str(action.arguments.get("a", ""))
+        self._calls.append(said)
+        if said == "fail":
+            raise EnvironmentUnavailable("the line is down")
+        result = await super().step(action)
+        return result.model_copy(update={"observation": f"{result.observation} of {MAIL}"})
+
+
+def mailbox(calls: list[str]) -> RealWorlds:
+    """The mailbox as a real environment; `calls` gets the text of each call that it gets."""
+    spec = redacted()
+    return RealWorlds(spec, lambda: Mailbox(spec, calls))
+
+
+async def test_the_first_observation_of_a_real_environment_is_stored_redacted(stage: Stage) -> None:
+    async with stage.serve(mailbox([])) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+    assert made["observation"] == f"hello {placeholder()}"
+    stored = await stage.episodes.load(made["episode"])
+    assert json.loads(stored.initial.state) == {"user": placeholder()}
+    assert MAIL not in stored.model_dump_json()
+
+
+async def test_a_call_that_was_stored_redacted_is_never_played_again(stage: Stage) -> None:
+    calls: list[str] = []
+    async with stage.serve(mailbox(calls)) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        path = f"/envs/counter/episodes/{made['episode']}"
+        async with Client(made["mcp_url"]) as client:
+            for said in (MAIL, "fail", "again"):
+                await client.call_tool("add", {"n": 1, "a": said})
+        fork = await http.post(f"{path}/fork", json={"step": 1})
+        state = (await http.get(path)).json()
+    assert calls == [MAIL, "fail"]
+    assert (state["stop_reason"], state["reward"]) == ("error", None)
+    assert "its calls were stored redacted, so they cannot be played again" in state["error"]
+    assert fork.status_code == 409
+
+
+async def test_calls_on_a_system_that_goes_on_are_never_made_a_second_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mailbox, "begins_anew", False, raising=False)
+    calls: list[str] = []
+    async with stage.serve(mailbox(calls)) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            said = [text_of(await client.call_tool("add", {"n": 1, "a": word})) for word in ("one", "fail", "again")]
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert calls == ["one", "fail"]
+    assert said[1:] == [UNCERTAIN, GONE]
+    assert (state["stop_reason"], state["reward"]) == ("error", None)
+
+
+async def test_an_episode_with_redacted_answers_goes_on_after_a_restart(stage: Stage) -> None:
+    calls: list[str] = []
+    async with stage.serve(mailbox(calls)) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1, "a": "one"})
+    async with stage.serve(mailbox(calls)) as (url, http), Client(url + urlsplit(made["mcp_url"]).path) as client:
+        result = await client.call_tool("add", {"n": 1, "a": "two"})
+    assert text_of(result) == f"count 2 of {MAIL}"
+    assert calls == ["one", "one", "two"]
+
+
+async def test_an_unexpected_error_at_the_start_is_hidden_from_the_agent_and_logged_without_the_address(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(CounterEnvironment):
+        async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+            raise RuntimeError(f"no mailbox {MAIL}")
+
+    spec = redacted()
+    async with stage.serve(RealWorlds(spec, lambda: Broken(spec))) as (url, http):
+        refused = await http.post("/envs/counter/episodes", json={})
+        async with Client(f"{url}/envs/counter/mcp", mode="legacy") as client:
+            with pytest.raises(MCPError) as raised:
+                await client.call_tool("add", {"n": 1})
+    assert (refused.status_code, refused.json()) == (503, {"error": f"RuntimeError: no mailbox {placeholder()}"})
+    assert str(raised.value) == UNAVAILABLE
+    assert placeholder() in caplog.text
+    assert MAIL not in caplog.text

@@ -140,8 +140,9 @@ async def test_only_known_hosts_and_origins_are_served(stage: Stage, headers: di
 
 @pytest.mark.anyio
 async def test_an_allowed_host_is_served(stage: Stage) -> None:
-    async with stage.serve(hosts={"gym.example"}) as (_, http):
-        assert (await http.get("/envs", headers={"host": "gym.example"})).status_code == 200
+    async with stage.serve(hosts={"Gym.example"}) as (_, http):
+        for host in ("gym.example", "Gym.example"):
+            assert (await http.get("/envs", headers={"host": host})).status_code == 200
         assert (await http.get("/envs")).status_code == 421
 
 

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 from answers import text_of
 from dreamgym_client.environment import RemoteEnvironment
-from dreamgym_server.sessions import LOST, UNAVAILABLE, UNCONFIRMED, Episodes, NewEpisode
+from dreamgym_server.sessions import LOST, NOT_RECORDED, UNAVAILABLE, UNCONFIRMED, Episodes, NewEpisode
 from mcp import Client
 from server_stage import BreakableStore, Someone, Stage, counter_spec
 
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, StoreError
+from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, NotRecorded, StoreError
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.replay.postgres import Store
 from dreamgym.types import Source, StopReason, Task, ToolCall, Trajectory
@@ -116,6 +116,21 @@ async def test_a_failed_or_empty_episode_is_swept_only_once(stage: Stage) -> Non
     assert await stage.episodes.unarchived(["counter"], limit=9) == ()
 
 
+async def test_an_episode_that_could_not_be_stored_in_time_counts_until_the_sweep_has_stored_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym_server.archive.ATTEMPTS", 0)
+    episodes = server(stage)
+    async with episodes.running():
+        made = await episodes.create("counter", NewEpisode())
+        await episodes.call("counter", made.id, ADD, Someone())
+        await episodes.finish("counter", made.id, success=True)
+        await episodes.archived()
+        before = episodes.unarchived
+        await episodes.sweep()
+    assert (before, episodes.unarchived, await kept(stage)) == (1, 0, [made.id])
+
+
 async def test_a_deleted_episode_is_kept_in_the_buffer(stage: Stage) -> None:
     killed = server(stage)
     made = await killed.create("counter", NewEpisode())
@@ -184,6 +199,22 @@ def forget_last_step(store: BreakableStore, episode: str) -> None:
     """Remove the last step, as a restored database does, or one that does not wait for its disk."""
     stored = store._episodes[episode]
     store._episodes[episode] = stored.model_copy(update={"transitions": stored.transitions[:-1]})
+
+
+async def test_a_failure_after_a_resend_was_stored_is_told_as_itself(stage: Stage) -> None:
+    def fail(query: object) -> None:
+        raise NotRecorded("no recording")
+
+    store = FailingAppends()
+    episodes = Episodes({"counter": stage.dream()}, store, stage.buffer)
+    made = await episodes.create("counter", NewEpisode())
+    store.fails = True
+    unconfirmed = await episodes.call("counter", made.id, ADD, Someone())
+    store.fails = False
+    resent = await episodes.call("counter", made.id, ADD, Someone())
+    stage.model.before = fail
+    failed = await episodes.call("counter", made.id, ADD, Someone())
+    assert (unconfirmed.text, resent.step, failed.text) == (UNCONFIRMED, 1, NOT_RECORDED)
 
 
 async def test_an_agent_gets_an_error_if_an_answered_step_is_lost(stage: Stage) -> None:

@@ -17,7 +17,7 @@ from mcp import Client
 from server_stage import BreakableStore, Someone, Stage, counter_spec, told
 
 from dreamgym.dream.nearest import NearestModel
-from dreamgym.errors import EnvironmentUnavailable, PredictionError, StoreError, UnknownEpisode
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, PredictionError, StoreError, UnknownEpisode
 from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Source, StopReason, ToolCall
 
@@ -151,6 +151,74 @@ async def test_a_client_that_cancels_its_request_makes_the_next_identical_call_a
         go_on.set()
         steps = [(await answer).json()["result"]["_meta"]["dreamgym/step"] for answer in (first, second)]
     assert steps == [1, 1]
+
+
+async def test_a_step_that_outlives_its_request_is_given_to_the_resend(stage: Stage) -> None:
+    asked, go_on = hold(stage)
+    episodes = episodes_of(stage)
+    async with episodes.running():
+        made = await episodes.create("counter", NewEpisode())
+        request = asyncio.create_task(episodes.call("counter", made.id, ADD, Someone()))
+        await asked.wait()
+        request.cancel()  # as a server does that stops
+        await asyncio.wait({request})
+        go_on.set()
+    episodes = episodes_of(stage)
+    steps = [(await episodes.call("counter", made.id, ADD, Someone())).step for _ in range(2)]
+    assert steps == [1, 2]
+
+
+async def test_a_step_that_does_not_end_is_given_up_when_the_server_stops(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym_server.sessions.LAST_STEPS_S", 0)
+    asked, _ = hold(stage)
+    episodes = episodes_of(stage)
+    async with episodes.running():
+        made = await episodes.create("counter", NewEpisode())
+        call = asyncio.create_task(episodes.call("counter", made.id, ADD, Someone()))
+        await asked.wait()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (await episodes.read("counter", made.id)).version == 0
+
+
+async def test_an_answer_is_kept_until_a_resend_receives_it(stage: Stage) -> None:
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    gone = [True, True, False, False]
+    steps = [(await episodes.call("counter", made.id, ADD, Someone(gone=left))).step for left in gone]
+    assert steps == [1, 1, 1, 2]
+
+
+async def test_a_cancelled_id_that_two_clients_use_takes_no_answer_from_either(stage: Stage) -> None:
+    asked, go_on = hold(stage)
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    other = ToolCall(name="add", arguments={"n": 2})
+    calls = [asyncio.create_task(episodes.call("counter", made.id, call, Someone(), 1)) for call in (ADD, other)]
+    await asked.wait()
+    await episodes.cancel(made.id, 1)
+    go_on.set()
+    steps = [(await call).step for call in calls]
+    again = await episodes.call("counter", made.id, other, Someone(), 2)
+    assert [*steps, again.step] == [1, 2, 3]
+
+
+async def test_an_answer_to_a_question_that_is_not_a_json_number_is_refused(stage: Stage) -> None:
+    episodes = episodes_of(stage, real=True)
+    made = await episodes.create("counter", NewEpisode())
+    call = ToolCall(name="peek", answers={"inputResponses": {"age": float("nan")}})
+    answer = await episodes.call("counter", made.id, call, Someone())
+    assert (answer.uncounted, answer.step) == ("refused", 0)
+
+
+async def test_a_cancellation_without_an_id_is_ignored(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    async with stage.serve() as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"reason": "none"}}
+        await http.post(made["mcp_url"], json=note, headers={"accept": "application/json"})
+    assert "KeyError" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["dream", "real"])
@@ -314,6 +382,18 @@ async def test_a_step_that_takes_too_long_does_not_count(stage: Stage) -> None:
     assert (result.is_error, meta_of(result)["dreamgym/step"]) == (True, 0)
 
 
+async def test_a_timeout_inside_the_environment_is_stored_as_what_it_is(stage: Stage) -> None:
+    def fail(query: object) -> None:
+        raise TimeoutError("read timed out at db.internal")
+
+    stage.model.before = fail
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    for _ in range(Limits().failures):
+        await episodes.call("counter", made.id, ADD, Someone())
+    assert (await episodes.read("counter", made.id)).error == "TimeoutError: read timed out at db.internal"
+
+
 async def test_a_database_that_went_away_costs_the_step_and_not_the_episode(stage: Stage) -> None:
     class Flaky(BreakableStore):
         async def append(self, *args: Any, **options: Any) -> None:
@@ -358,6 +438,25 @@ async def test_an_episode_whose_time_is_over_or_that_nobody_uses_is_closed(
     await episodes.sweep()
     assert (await episodes.read("counter", made.id)).stop_reason is StopReason.CLOSED
     assert (await episodes.call("counter", made.id, ADD, Someone())).result.is_error
+
+
+async def test_an_episode_that_cannot_be_closed_does_not_keep_the_others_open(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stage.breakable
+    episodes = episodes_of(stage)
+    bad, good = [await episodes.create("counter", NewEpisode()) for _ in range(2)]
+    finish = store.finish
+
+    async def refuses(episode_id: str, *args: Any, **options: Any) -> Episode:
+        if episode_id == bad.id:
+            raise InvalidInput("the database cannot store this")
+        return await finish(episode_id, *args, **options)
+
+    monkeypatch.setattr(store, "finish", refuses)
+    store.later = timedelta(minutes=30)
+    await episodes.sweep()
+    assert [(await store.load(made.id)).stop_reason for made in (bad, good)] == [None, StopReason.CLOSED]
 
 
 async def test_an_episode_that_is_used_is_not_closed_by_the_sweep_that_found_it_idle(stage: Stage) -> None:

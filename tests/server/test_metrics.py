@@ -148,6 +148,9 @@ async def test_no_label_has_a_value_that_a_client_can_choose(stage: Stage) -> No
             await client.call_tool("add", {"n": 2})
         await http.get(f"/envs/{secret}")
         await http.post(f"{url}/envs/{secret}/mcp", json={})
+        params = {"session_id": f"openenv-{32 * '0'}", "name": "add"}
+        openenv = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        await http.post(f"{url}/envs/{secret}/openenv/mcp", json=openenv)
         text = (await http.get("/metrics")).text
     assert secret not in text
     assert made["episode"] not in text

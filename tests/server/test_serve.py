@@ -74,6 +74,19 @@ def test_a_dream_is_served_until_sigterm_and_the_process_exits_normally(folder: 
     assert "house: nothing is recorded yet" in said
 
 
+def test_a_server_stops_without_a_fault_while_a_page_watches_an_episode(folder: Path, dsn: str) -> None:
+    with served(str(folder), "--model", "nearest") as (process, url), httpx2.Client(timeout=60) as http:
+        base = url.removesuffix("/envs/house/mcp")
+        episode = http.post(f"{base}/envs/house/episodes", json={}).json()["episode"]
+        with http.stream("GET", f"{base}/view/api/events", params={"id": episode}) as events:
+            assert '"steps": 0' in next(events.iter_lines())
+            process.send_signal(signal.SIGTERM)
+            assert [line for line in events.iter_lines() if line] == []
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
 def test_the_token_comes_from_the_environment_and_is_never_printed(folder: Path, dsn: str) -> None:
     with served(str(folder), "--model", "nearest", DREAMGYM_TOKEN="a token of s3cret") as (
         process,

@@ -14,10 +14,10 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from server_stage import CounterEnvironment, Stage, counter_spec, told
 
-from dreamgym.errors import UnknownName
+from dreamgym.errors import EnvironmentUnavailable, UnknownName
 from dreamgym.replay.postgres import Store
-from dreamgym.replay.postgres.forget import forget
-from dreamgym.types import Source, ToolCall
+from dreamgym.replay.postgres.forget import forget, held_of
+from dreamgym.types import Source, StepResult, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -135,3 +135,32 @@ async def test_a_server_goes_on_when_its_environment_is_forgotten_and_its_episod
         await http.delete(f"/envs/{env}/episodes/{made['episode']}")
     with pytest.raises(UnknownName):
         await forget(store.database, "nothing of this name")
+
+
+async def test_episodes_of_an_environment_without_recordings_are_shown_and_forgotten(store: Store, env: str) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    spec = counter_spec(env)
+    unkept = RealWorlds(spec, lambda: CounterEnvironment(spec), keeps=False)
+    async with stage.serve(unkept) as (_, http):
+        made = (await http.post(f"/envs/{env}/episodes", json={})).json()
+    assert (await held_of(store.database, env)).episodes == 1
+    assert (await forget(store.database, env)).episodes == 1
+    with pytest.raises(UnknownName):
+        await held_of(store.database, env)
+
+
+async def test_an_error_text_that_postgresql_cannot_store_does_not_keep_its_episode_open(
+    store: Store, env: str
+) -> None:
+    class Panicking(CounterEnvironment):
+        async def step(self, action: ToolCall) -> StepResult:
+            raise EnvironmentUnavailable("panic at \x00 \udc80")
+
+    stage, spec = Stage(store.buffer, store.episodes), counter_spec(env)
+    async with stage.serve(RealWorlds(spec, lambda: Panicking(spec))) as (_, http):
+        made = (await http.post(f"/envs/{env}/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            for _ in range(3):
+                await client.call_tool("add", {"n": 1})
+        state = (await http.get(f"/envs/{env}/episodes/{made['episode']}")).json()
+    assert (state["stop_reason"], state["error"]) == ("error", "panic at \ufffd ?")

@@ -27,9 +27,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dreamgym.dream.language_model import LanguageModel
-from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.postgres import Store
+from dreamgym.runs.tracing import exported_spans
 from dreamgym.spans import TimedSpan
 
 pytestmark = pytest.mark.anyio
@@ -165,6 +166,14 @@ async def collector() -> AsyncIterator[tuple[str, list[bytes]]]:
 
     async with running(Starlette(routes=[Route("/v1/traces", take, methods=["POST"])])) as url:
         yield url, bodies
+
+
+async def test_an_empty_variable_for_the_exporter_is_as_if_it_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "pigeons")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "")
+    with pytest.raises(InvalidInput, match="OTEL_EXPORTER_OTLP_PROTOCOL: expected"), exported_spans():
+        pass
 
 
 async def test_the_otel_variables_alone_make_a_server_send_its_spans(tmp_path: Path, dsn: str) -> None:

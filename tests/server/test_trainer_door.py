@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from answers import meta_of
 from dreamgym_server.app import build
-from dreamgym_server.sessions import Limits
-from dreamgym_server.sources import DreamWorlds
+from dreamgym_server.sessions import Episodes, Limits, NewEpisode
+from dreamgym_server.sources import DreamWorlds, RealWorlds
 from mcp import Client
-from server_stage import BreakableStore, Stage, counter_spec, told
+from server_stage import BreakableStore, CounterEnvironment, Stage, counter_spec, told
 
 from dreamgym.dream.language_model import LanguageModel
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.llm import ScriptedLLM
-from dreamgym.types import Trajectory
+from dreamgym.replay.episode_store import Episode
+from dreamgym.types import StepResult, StopReason, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -38,6 +39,25 @@ async def test_an_agent_that_stops_early_has_failed_only_if_the_environment_ends
         state = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "It is 1."})).json()
     assert (state["stop_reason"], state["reward"], state["terminated"]) == ("finished", reward, False)
     assert state["trajectory"]["answer"] == "It is 1."
+    assert state["trajectory"]["final_reward"] == reward
+
+
+@pytest.mark.parametrize(("has_state", "reward"), [(True, 1.0), (False, None)])
+async def test_a_check_of_the_state_reads_a_real_environments_state_and_not_its_last_answer(
+    stage: Stage, has_state: bool, reward: float | None
+) -> None:
+    spec = counter_spec(ends_itself=False)
+
+    class Json(CounterEnvironment):
+        async def step(self, action: ToolCall) -> StepResult:
+            return StepResult(observation='{"results": []}', info={"state": '{"n": 1}'} if has_state else {})
+
+    task = {"id": "t", "env": "counter", "instruction": "Add.", "metadata": {"success": {"type": "object"}}}
+    async with stage.serve(RealWorlds(spec, lambda: Json(spec))) as (_, http):
+        made = (await http.post(EPISODES, json={"task": task})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1})
+        state = (await http.post(f"{EPISODES}/{made['episode']}/finish")).json()
     assert state["trajectory"]["final_reward"] == reward
 
 
@@ -215,6 +235,22 @@ async def test_a_finished_episode_reads_as_a_trajectory_with_provenance(stage: S
     assert trajectory.transitions[0].provenance.seed == 9
 
 
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_an_episode_without_a_step_has_the_source_of_its_environment(stage: Stage, kind: str) -> None:
+    async with stage.serve(stage.dream() if kind == "dream" else stage.real()) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        ended = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={})).json()
+    assert ended["trajectory"]["source"] == ("synthetic" if kind == "dream" else "real")
+
+
+async def test_an_environment_that_only_another_server_serves_is_unknown_here(stage: Stage) -> None:
+    there = Episodes({"other": stage.dream(counter_spec("other"))}, stage.episodes, stage.buffer)
+    path = f"/envs/other/episodes/{(await there.create('other', NewEpisode())).id}"
+    async with stage.serve() as (_, http):
+        answers = [await http.post(f"{path}/finish"), await http.delete(path), await http.get(path)]
+    assert [answer.status_code for answer in answers] == [404, 404, 404]
+
+
 async def test_one_idempotency_key_is_one_episode(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         made = [(await http.post(EPISODES, json={"idempotency_key": key})).json()["episode"] for key in "aab"]
@@ -318,6 +354,24 @@ async def test_the_events_of_an_episode_are_its_steps_and_its_end(stage: Stage) 
     assert '"observation": "count 1"' in first[1]
     assert [line for line in rest if line.startswith("event")] == ["event: step", "event: end"]
     assert "reasoning" not in "".join(rest)
+
+
+async def test_the_events_of_an_episode_go_on_when_the_database_is_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, times = stage.episodes.load, iter(range(9))
+
+    async def fails_once(episode_id: str) -> Episode:
+        if next(times) == 1:
+            await stage.episodes.finish(episode_id, StopReason.FINISHED)
+            raise StoreError("the database cannot be reached")
+        return await load(episode_id)
+
+    async with stage.serve() as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        monkeypatch.setattr(stage.episodes, "load", fails_once)
+        events = (await http.get(f"{EPISODES}/{made['episode']}/events")).text
+    assert events == 'event: end\ndata: {"step": 0, "stop_reason": "finished"}\n\n'
 
 
 async def test_the_environments_are_listed(stage: Stage) -> None:

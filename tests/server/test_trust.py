@@ -11,7 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
+from mcp import Client
 from server_stage import CounterModel, Stage, counter_spec, told
+from websockets.asyncio.client import connect
 
 from dreamgym.dream.confidence import FEATURES, Calibration, calibrate
 from dreamgym.dream.language_model import LanguageModel
@@ -56,13 +58,16 @@ async def played(http: httpx2.AsyncClient, *adds: int, **order: object) -> tuple
 async def test_tier_and_confidence_of_each_step_are_shown_to_trainers_and_never_to_the_agent(stage: Stage) -> None:
     world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=sure(0.75))
     async with stage.serve(world) as (_, http):
-        path, (answer,) = await played(http, 1)
+        path, (trainers,) = await played(http, 1)
+        made = (await http.post(EPISODES, json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            answer = await client.call_tool("add", {"n": 1})
         ended = (await http.post(f"{path}/finish", json={"success": True})).json()
         events = (await http.get(f"{path}/events")).text
     step = json.loads(events.split("data: ")[1].split("\n")[0])
     assert (step["tier"], step["confidence"]) == ("model", pytest.approx(0.75, abs=0.01))
     (kept,) = Trajectory.model_validate(ended["trajectory"]).transitions
-    assert kept.provenance.confidence == step["confidence"]
+    assert kept.provenance.confidence == step["confidence"] == trainers.meta["dreamgym/confidence"]
     told = answer.model_dump_json().lower()
     assert not [word for word in ("confidence", "tier", '"state"', "counter-model") if word in told]
 
@@ -73,12 +78,28 @@ async def test_an_episode_ends_without_reward_if_the_confidence_is_too_low(stage
         path, (answer, after) = await played(http, 10, 1)
         state = (await http.get(path)).json()
     assert (answer.is_error, answer.content[0].text) == (True, "The session has ended.")
-    assert (answer.meta["dreamgym/reward"], answer.meta["dreamgym/truncated"]) == (0, True)
+    assert (answer.meta["dreamgym/open_end"], answer.meta["dreamgym/truncated"]) == (True, True)
     assert (after.meta["dreamgym/uncounted"], after.meta["dreamgym/truncated"]) == ("ended", True)
     assert (state["stop_reason"], state["reward"], state["truncated"]) == ("out_of_support", None, True)
     trajectory = Trajectory.model_validate(state["trajectory"])
     assert (trajectory.stop_reason, trajectory.success) == (StopReason.OUT_OF_SUPPORT, False)
     assert trajectory.transitions[0].provenance.confidence is not None
+
+
+async def test_an_openenv_client_gets_no_reward_for_a_step_with_too_low_confidence(stage: Stage) -> None:
+    world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=sure(0.2), min_confidence=0.5)
+    step = {"type": "step", "data": {"tool_name": "add", "arguments": {"n": 10}}}
+    async with (
+        stage.serve(world) as (url, _),
+        connect(url.replace("http", "ws", 1) + "/envs/counter/openenv/ws", proxy=None) as websocket,
+    ):
+        answers = []
+        for message in ({"type": "reset"}, step, {"type": "state"}):
+            await websocket.send(json.dumps(message))
+            answers.append(json.loads(await websocket.recv())["data"])
+    _, observed, state = answers
+    assert (observed["reward"], observed["done"]) == (None, True)
+    assert (state["reward"], state["stop_reason"]) == (None, "out_of_support")
 
 
 async def test_the_step_with_too_low_confidence_is_not_stored(stage: Stage) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from hypothesis import strategies as st
 from server_stage import Stage
 
 from dreamgym.replay.keys import transition_id
-from dreamgym.replay.listing import EpisodeSummary, Outcome
+from dreamgym.replay.listing import EpisodeFilter, EpisodeSummary, Outcome
 from dreamgym.replay.postgres import Store
 from dreamgym.replay.postgres.listing import StoredEpisodes
 from dreamgym.types import (
@@ -261,6 +264,18 @@ async def test_a_filter_that_reads_steps_returns_how_many_episodes_it_looked_thr
     assert pages > 2
 
 
+async def test_a_long_list_can_be_read_again_from_its_beginning(
+    store: Store, many: list[Trajectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym.replay.postgres.listing.REMEMBERED", 2)
+    await store.buffer.add(many)
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        first = await asked(http, "episodes", limit=4)
+        await store.buffer.add([episode("new", ["one"])])
+        again = await asked(http, "episodes", limit=5)
+    assert [one["id"] for one in again["episodes"]] == ["new", *(one["id"] for one in first["episodes"])]
+
+
 @pytest.mark.parametrize(
     ("name", "given"),
     [
@@ -397,6 +412,54 @@ async def test_a_half_written_run_folder_is_shown_as_far_as_it_is_written_and_th
         done = await asked(http, "about")
     assert half["folder"]["files"] == [{"place": "run/played.jsonl", "episodes": 1, "broken": 1}]
     assert done["folder"]["files"] == [{"place": "run/played.jsonl", "episodes": 2, "broken": 0}]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(b"[" * 200_000, id="deeply nested"),
+        pytest.param(b'"reward":NaN', id="a reward that is not a number"),
+        pytest.param(b'"reward":1e999', id="an infinite reward"),
+        pytest.param(b'"reward":1.0,"unknown":1', id="a field that this version does not know"),
+        pytest.param(b'"reward":1.0,"info":{"a":"\\ud800"}', id="half a surrogate"),
+    ],
+)
+async def test_a_line_that_is_not_an_episode_is_counted_and_hides_no_other(tmp_path: Path, odd: bytes) -> None:
+    good = episode("good", ["one"])
+    line = episode("odd", ["one"]).model_dump_json().encode()
+    line = odd if odd.startswith(b"[") else line.replace(b'"reward":1.0', odd)
+    (tmp_path / "e.jsonl").write_bytes(line + b"\n" + good.model_dump_json().encode() + b"\n")
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        about = await asked(http, "about")
+        listed = await asked(http, "episodes")
+        (found,) = (await asked(http, "recorded", ids=transition_id(good.transitions[0])))["recorded"]
+        await asked(http, "pairs")
+    assert about["folder"]["files"] == [{"place": "e.jsonl", "episodes": 1, "broken": 1}]
+    assert [one["id"] for one in listed["episodes"]] == ["good"]
+    assert found["episode"] == "good"
+
+
+async def test_what_is_not_a_regular_file_is_not_opened(tmp_path: Path) -> None:
+    in_folder(tmp_path, episode("a", ["one"]))
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        about = await asked(http, "about")
+    assert [one["place"] for one in about["folder"]["files"]] == ["episodes.jsonl"]
+
+
+def test_requests_at_once_count_each_episode_once(tmp_path: Path) -> None:
+    folder = in_folder(tmp_path, *(episode(f"e{number}", ["one"]) for number in range(500))).folder
+    assert folder is not None
+    together = threading.Barrier(4)
+
+    def listed(_: int) -> int | None:
+        together.wait()
+        return folder.page(EpisodeFilter()).matching
+
+    with ThreadPoolExecutor(4) as threads:
+        counts = list(threads.map(listed, range(4)))
+    assert counts == [500] * 4
+    assert folder.page(EpisodeFilter(env="crm", task="t1")).matching == 500
 
 
 async def test_no_link_leads_out_of_a_run_folder(tmp_path: Path) -> None:
@@ -575,6 +638,34 @@ async def test_a_training_run_is_shown_as_far_as_it_is_written(tmp_path: Path) -
     assert [one["real_success"] for one in shown["probes"]] == [0.2]
     assert shown["learned"] == [{"step": 1, "loss": 0.3, "kl": 0.01}]
     assert unknown.status_code == 404
+
+
+async def test_a_training_run_is_shown_without_the_numbers_and_lines_that_cannot_be_shown(tmp_path: Path) -> None:
+    lines = ['{"step": 0, "rollout_s": 1.0, "where": "dream", "inside_success": 0.5}', "3", '{"step": 0, "loss": NaN}']
+    (tmp_path / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        (listed,) = (await asked(http, "runs"))["runs"]
+        shown = await asked(http, "run", name=".")
+    assert (listed["updates"], listed["last_inside"]) == (1, 0.5)
+    assert shown["learned"] == [{"step": 0, "loss": None}]
+
+
+async def test_a_copy_with_a_longer_name_does_not_take_the_place_of_a_training_run(tmp_path: Path) -> None:
+    for name, success in (("metrics.jsonl", 0.5), ("old-metrics.jsonl", 0.9)):
+        line = {"step": 0, "rollout_s": 1.0, "where": "dream", "inside_success": success}
+        (tmp_path / name).write_text(json.dumps(line) + "\n")
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        (listed,) = (await asked(http, "runs"))["runs"]
+    assert listed["last_inside"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["episodes", "search"])
+@pytest.mark.parametrize("after", ["²", "9" * 5000])
+async def test_a_position_that_is_not_a_number_is_refused(tmp_path: Path, name: str, after: str) -> None:
+    async with page(in_folder(tmp_path, episode("a", ["one"]))) as http:
+        answer = await http.get(name, params={"place": "folder", "env": "crm", "text": "one", "after": after})
+    assert answer.status_code == 400
+    assert "after=" in answer.json()["error"]
 
 
 async def test_a_half_written_report_is_listed_as_unreadable(tmp_path: Path) -> None:

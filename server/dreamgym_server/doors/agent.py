@@ -15,6 +15,7 @@ replies. A server that keeps no connection cannot ask in any other way.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -56,15 +57,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 import dreamgym
 from dreamgym.content import tool_result
-from dreamgym.errors import DreamGymError, EpisodeError, InvalidInput, UnknownEpisode
+from dreamgym.errors import DreamGymError, EnvironmentUnavailable, EpisodeError, InvalidInput, UnknownEpisode
 from dreamgym.spans import TimedSpan, join_trace
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 from dreamgym_server.auth import EPISODE_HEADER
 from dreamgym_server.connections import CLIENT
 from dreamgym_server.doors.presentation import Presentation
 from dreamgym_server.doors.trainer import status_of
-from dreamgym_server.live import Client, EpisodeAnswer, outcome_of
-from dreamgym_server.sessions import Episodes
+from dreamgym_server.live import Client, EpisodeAnswer, is_unrewarded, outcome_of
+from dreamgym_server.sessions import UNAVAILABLE, Episodes
+
+logger = logging.getLogger(__name__)
 
 SESSION_HEADER = "mcp-session-id"
 REMEMBERED_SESSIONS = 4096
@@ -219,7 +222,7 @@ class AgentDoor:
         if ctx.method in visit.mirror.methods:
             _validate(ctx)
             return visit.mirror.answer(ctx.method, ctx.params, ctx.protocol_version)
-        if ctx.method == "notifications/cancelled" and visit.episode and ctx.params:
+        if ctx.method == "notifications/cancelled" and visit.episode and ctx.params and "requestId" in ctx.params:
             await self._episodes.cancel(visit.episode, ctx.params["requestId"])
         result = await call_next(ctx)
         if isinstance(result, dict) and ctx.method == "initialize":
@@ -246,6 +249,10 @@ class AgentDoor:
                 calling.note(**outcome_of(answer))
             if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
                 raise UnknownEpisode(visit.episode)
+        except EnvironmentUnavailable as error:  # the episode of a session did not start; the reason is for the log
+            logger.warning("environment %s: no episode could be started: %s", visit.env, error)
+            visit.status = status_of(error)
+            raise MCPError(INTERNAL_ERROR, UNAVAILABLE) from error
         except DreamGymError as error:
             visit.status = status_of(error)
             is_theirs = isinstance(error, EpisodeError | InvalidInput)
@@ -265,10 +272,17 @@ class AgentDoor:
             meta["dreamgym/truncated"] = answer.result.truncated
             if not answer.uncounted:
                 meta["dreamgym/reward"] = answer.result.reward
-                meta["dreamgym/open_end"] = answer.result.info.get("open_end") is True
+                meta["dreamgym/open_end"] = is_unrewarded(answer.result)
+                if answer.confidence is not None:
+                    meta["dreamgym/confidence"] = answer.confidence
         if visit.takes_streams:
             visit.notices = notices(answer.result, params, version)
-        asked = questions(answer.result, params, version)
+        try:
+            asked = questions(answer.result, params, version)
+        except MCPError:
+            if not visit.is_told:
+                raise
+            asked = None  # an error has no `_meta`, and a trainer must get the progress of a step that was counted
         return {**(tool_result(answer.result) if asked is None else asked), "_meta": meta}
 
 

@@ -4,7 +4,8 @@
 lists and calls tools there, and shares the session with a websocket. That endpoint has MCP's name, but its protocol is
 OpenEnv's own. This API is for trainers: observation messages contain rewards. A reset starts another episode and closes
 the previous one. A session that was never reset plays the environment's first task, as at the agent's bare URL. Only
-this process knows to which episode a session was reset, so an OpenEnv client must stay with one replica.
+this process knows to which episode a session was reset, so an OpenEnv client must stay with one replica, and a session
+that is not known any more is refused.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from dreamgym.errors import DreamGymError, InvalidInput, UnknownEpisode
 from dreamgym.replay.episode_store import Episode
 from dreamgym.spans import TimedSpan
 from dreamgym.types import Frozen, JsonObject, StopReason, ToolCall
+from dreamgym_server.archive import trajectory_of
 from dreamgym_server.connections import MAX_BODY_BYTES, is_too_deep
-from dreamgym_server.live import Client, EpisodeAnswer, outcome_of
+from dreamgym_server.live import Client, EpisodeAnswer, is_unrewarded, outcome_of
 from dreamgym_server.requests import NewEpisode
 from dreamgym_server.sessions import Episodes
 
@@ -74,6 +76,8 @@ class OpenEnvDoor:
         self._episodes = episodes
         self._episode_of: dict[str, str] = {}
         """Session id to episode id, for sessions that were reset. Other sessions play the episode of the same id."""
+        self._unused: dict[str, None] = {}
+        """Ids of sessions that were given out and not used yet. Only their first call may start an episode."""
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -85,7 +89,7 @@ class OpenEnvDoor:
         await websocket.accept()
         env = websocket.path_params["env"]
         given = websocket.query_params.get("session_id")
-        session = given or _new_session()
+        session = given or self._new_session()
         with suppress(WebSocketDisconnect):
             while True:
                 received = await websocket.receive()
@@ -148,23 +152,28 @@ class OpenEnvDoor:
             episode = await self._episodes.read(env, self._episode(session))
         except UnknownEpisode:  # nothing was played yet
             return {"episode_id": None, "step_count": 0}
+        trajectory = trajectory_of(episode, self._episodes.world(env).spec)
+        so_far = sum(transition.result.reward for transition in episode.transitions)
         return {
             "episode_id": episode.id,
             "step_count": episode.version,
             "task_id": episode.task.id,
-            "reward": sum(transition.result.reward for transition in episode.transitions),
+            "reward": trajectory.reward if trajectory else so_far,
             "stop_reason": episode.stop_reason,
         }
 
     async def _call(self, env: str, session: str, action: ToolCall, client: Client) -> EpisodeAnswer:
+        self._episodes.world(env)  # a name that is not served must not become a label of the metrics
         episode = self._episode(session)
         with TimedSpan("call", env=env, episode=episode) as calling:
-            answer = await self._episodes.call(env, episode, action, client, is_session=episode == session)
+            answer = await self._episodes.call(env, episode, action, client, is_session=session in self._unused)
+            self._unused.pop(session, None)
             calling.note(**outcome_of(answer))
             return answer
 
     async def _close(self, env: str, session: str) -> Episode | None:
         """End the episode of the session, if it has one."""
+        self._unused.pop(session, None)
         with suppress(UnknownEpisode):
             return await self._episodes.finish(env, self._episode_of.pop(session, session), StopReason.CLOSED)
         return None
@@ -188,7 +197,7 @@ class OpenEnvDoor:
             return {"tools": self._tools(env)}
         if rpc.method == "openenv/session/create":
             self._episodes.world(env)
-            return {"session_id": _new_session()}
+            return {"session_id": self._new_session()}
         session = str(rpc.params.get("session_id"))
         if rpc.method not in {"tools/call", "openenv/session/close"}:
             return None
@@ -199,6 +208,13 @@ class OpenEnvDoor:
             return {"session_id": session, "closed": True}
         answer = await self._call(env, session, _action(rpc.params.get("name"), rpc.params.get("arguments")), client)
         return _tool_result(answer)
+
+    def _new_session(self) -> str:
+        session = f"openenv-{secrets.token_hex(16)}"
+        while len(self._unused) >= REMEMBERED_SESSIONS:
+            del self._unused[next(iter(self._unused))]
+        self._unused[session] = None
+        return session
 
     def _episode(self, session: str) -> str:
         return self._episode_of.get(session, session)
@@ -214,10 +230,6 @@ class OpenEnvDoor:
         ]
 
 
-def _new_session() -> str:
-    return f"openenv-{secrets.token_hex(16)}"
-
-
 def _action(tool: object, arguments: object) -> ToolCall:
     if not isinstance(tool, str) or not tool or not isinstance(arguments, (dict, type(None))):
         raise InvalidInput(f"expected a tool's name and an object of arguments, got {tool!r} and {arguments!r}"[:500])
@@ -225,7 +237,7 @@ def _action(tool: object, arguments: object) -> ToolCall:
 
 
 def _observed(action: ToolCall, answer: EpisodeAnswer) -> JsonObject:
-    """A step as OpenEnv's `CallToolObservation`. A call that did not become a step has no reward."""
+    """A step as OpenEnv's `CallToolObservation`. An unknown reward, and that of a call that was no step, is null."""
     result = answer.result
     error: JsonObject | None = None
     if answer.uncounted == "unavailable":
@@ -237,7 +249,7 @@ def _observed(action: ToolCall, answer: EpisodeAnswer) -> JsonObject:
         "error": error,
         "metadata": metadata,
     }
-    reward = None if answer.uncounted else result.reward
+    reward = None if answer.uncounted or is_unrewarded(result) else result.reward
     return {"observation": observation, "reward": reward, "done": result.done, "metadata": metadata}
 
 

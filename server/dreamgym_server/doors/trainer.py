@@ -155,6 +155,8 @@ class TrainerDoor:
             except UnknownEpisode:
                 yield _event("end", {"step": shown, "stop_reason": StopReason.CLOSED})
                 return
+            except StoreError:  # the database may come back
+                continue
 
     def _state(self, episode: Episode) -> Response:
         last = episode.transitions[-1].result if episode.transitions else episode.initial

@@ -66,8 +66,19 @@ class McpOptions(Frozen):
         return {name: self._variable(name) for name in self.env}
 
     def header_values(self) -> dict[str, str]:
-        """The headers with their values. Raises InvalidInput with the name of a variable that is not set."""
-        return {header: self._variable(name) for header, name in self.headers.items()}
+        """The headers with their values, without white space around them, such as the line break of a secret's file.
+
+        Raises:
+            InvalidInput: a variable is not set, or its value cannot be in a header. Only its name is in the message.
+        """
+        values = {header: self._variable(name).strip() for header, name in self.headers.items()}
+        for header, value in values.items():
+            if not (value.isascii() and value.isprintable()):
+                raise InvalidInput(
+                    f"{self.server}: the environment variable {self.headers[header]} cannot be the header {header!r}: "
+                    "expected printable ASCII characters on one line"
+                )
+        return values
 
     def _variable(self, name: str) -> str:
         if name not in os.environ:
@@ -83,6 +94,11 @@ class McpEnvironment:
         self._session: McpSession | None = None
         self._tools: Sequence[JsonObject] | None = None
         self._failure = ""
+
+    @property
+    def begins_anew(self) -> bool:
+        """True if `reset` starts a new server; False for a URL, behind which one server goes on."""
+        return self._options.url is None
 
     @property
     def tools(self) -> Sequence[JsonObject]:
