@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -105,6 +106,16 @@ class Cost:
     def cpu_ms(self) -> float:
         """CPU of all processes."""
         return self.client_ms + self.server_ms + self.database_ms
+
+
+class Try(NamedTuple):
+    """What it took to play some episodes at once."""
+
+    waits_ms: list[float]
+    """Time that the caller of each step waited."""
+    wall_s: float
+    cpu_s: tuple[float, ...]
+    """CPU of the client, the server and PostgreSQL."""
 
 
 def house(env: str) -> EnvironmentSpec:
@@ -280,8 +291,8 @@ async def opened(way: str, url: str, spec: EnvironmentSpec, store: Store, stack:
     return await in_process(spec, store, stored=way == SAME)
 
 
-async def timed(steps: list[Step], cpu: Callable[[], tuple[float, float, float]]) -> Cost:
-    """Play the episodes at once; return the cost of a step."""
+async def timed(steps: list[Step], cpu: Callable[[], tuple[float, float, float]]) -> Try:
+    """Play the episodes at once; return what it took."""
 
     async def play(step: Step) -> list[float]:
         waited = []
@@ -294,7 +305,14 @@ async def timed(steps: list[Step], cpu: Callable[[], tuple[float, float, float]]
     before, began = cpu(), time.perf_counter()
     waits = [wait for of_episode in await asyncio.gather(*map(play, steps)) for wait in of_episode]
     wall, after = time.perf_counter() - began, cpu()
-    used = [1000 * (late - early) / len(waits) for early, late in zip(before, after, strict=True)]
+    return Try(waits, wall, tuple(late - early for early, late in zip(before, after, strict=True)))
+
+
+def cost_of(tries: list[Try]) -> Cost:
+    """Cost of a step over all tries of a round."""
+    waits = [wait for one in tries for wait in one.waits_ms]
+    wall = sum(one.wall_s for one in tries)
+    used = [1000 * sum(seconds) / len(waits) for seconds in zip(*(one.cpu_s for one in tries), strict=True)]
     return Cost(statistics.median(waits), statistics.quantiles(waits, n=20)[-1], 1000 * wall / len(waits), *used)
 
 
@@ -377,15 +395,15 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
                 for (way, many), found in costs.items():
                     async with AsyncExitStack() as stack:
                         # few episodes are played several times, because the ticks of /proc are 10 ms
-                        tries = 1 if number == 0 else max(1, 16 // many)
-                        for _ in range(tries):
+                        tries = []
+                        for _ in range(1 if number == 0 else max(1, 16 // many)):
                             steps = [await opened(way, url, spec, store, stack) for _ in range(many)]
-                            cost = await timed(steps, cpu)
-                            if number:
-                                found.append(cost)
+                            tries.append(await timed(steps, cpu))
                             await store.database.fetch(
                                 "DELETE FROM episodes WHERE body ->> 'env' = %(env)s", {"env": spec.name}
                             )
+                        if number:
+                            found.append(cost_of(tries))
     finally:
         await store.close()
     return costs

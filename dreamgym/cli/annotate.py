@@ -27,7 +27,7 @@ def annotate(
     """Write reasoning traces into recorded trajectories. The next `dreamgym serve` or `seed` stores them.
 
     Annotated trajectories are skipped, so the same command continues an interrupted run. A trajectory for which the
-    teacher gives nothing usable is reported and left as it was.
+    teacher gives nothing usable is reported and left as it was. Meanwhile, `dreamgym collect` cannot write to the file.
 
     Example: dreamgym annotate crm/ --model http://localhost:8000/v1
     """

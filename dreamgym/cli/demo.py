@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from dreamgym.errors import InvalidInput
+
 
 def demo(
     env: Annotated[str, typer.Argument(help="coin, or alfworld with the games from your own download.")] = "coin",
@@ -23,6 +25,8 @@ def demo(
     Example: dreamgym demo
     """
     if quick:
+        if env != "coin" or out is not None or full:
+            raise InvalidInput("--quick plays one episode at a simulated shop: leave out ENV, --out and --full")
         from dreamgym.runs.quick import first_look
 
         typer.echo(asyncio.run(first_look()))

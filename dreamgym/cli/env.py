@@ -43,9 +43,10 @@ def show(name: Name) -> None:
 
 @app.command()
 def doctor(name: Name) -> None:
-    """Test an environment: its packages, tasks and contract, and the time of a step in three random dev episodes.
+    """Test an environment: its packages, tasks and contract, and the time of a step in three random episodes.
 
-    The exit code is 1 if something does not work.
+    The episodes have tasks of split dev, or of another split if dev has none. The exit code is 1 if something does not
+    work.
 
     Example: dreamgym env doctor coin
     """

@@ -20,7 +20,8 @@ def label(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Id of the run, last, or FILE.tsv: columns run, success, task, task_id, answer."
+            metavar="RUN",
+            help="Id of the run, last (it began last), or FILE.tsv: columns run, success, task, task_id, answer.",
         ),
     ],
     task: Annotated[str | None, typer.Option(help="What the agent was asked to do.")] = None,

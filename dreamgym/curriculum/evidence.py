@@ -36,6 +36,8 @@ class Group(Frozen):
     attempts: int
     total: float
     squares: float
+    unsolved: int = 0
+    """Attempts since the last group with a success, this group included."""
 
     @property
     def mean(self) -> float:
@@ -62,13 +64,15 @@ class Evidence:
     def record(self, key: str, rewards: Sequence[float], iteration: int) -> None:
         """Add outcomes of a key; those of one update form one group."""
         groups = self._groups[key]
-        same = groups.pop() if groups and groups[-1].iteration == iteration else None
+        last = groups[-1] if groups else None
+        same = groups.pop() if last and last.iteration == iteration else None
         groups.append(
             Group(
                 iteration=iteration,
                 attempts=len(rewards) + (same.attempts if same else 0),
                 total=sum(rewards) + (same.total if same else 0.0),
                 squares=sum(reward * reward for reward in rewards) + (same.squares if same else 0.0),
+                unsolved=0 if sum(rewards) > 0 else len(rewards) + (last.unsolved if last else 0),
             )
         )
         del groups[:-LAST_GROUPS]
@@ -88,8 +92,9 @@ class Evidence:
     def values(self, keys: Sequence[str], iteration: int) -> list[float]:
         """Current value of each key: its V_tau weighted by age and shrunk towards the mean of all keys."""
         worth = {key: self._worth(key, iteration) for key in self._groups}
-        weight = sum(w for w, _ in worth.values())
-        mean = sum(v for _, v in worth.values()) / weight if weight else 1.0
+        # exact sums do not depend on the order of the keys, which a restored state has sorted
+        weight = math.fsum(w for w, _ in worth.values())
+        mean = math.fsum(v for _, v in worth.values()) / weight if weight else 1.0
         own = [worth.get(key, (0.0, 0.0)) for key in keys]
         return [(value + PRIOR_ATTEMPTS * mean) / (weight + PRIOR_ATTEMPTS) for weight, value in own]
 

@@ -181,11 +181,13 @@ class _Selection(Answer):
 def variation(parent: Task, instruction: str, initial_state: str | None) -> Task:
     """A generated task in the parent's world. Its id depends on its content alone, not on its parent.
 
-    The parent's own check of success is valid for its own instruction only: with another one, a judge decides.
+    The parent's own checks, `success` and `answers`, are valid for its own instruction only: with another one, a judge
+    decides.
     """
     metadata: JsonObject = {**parent.metadata, "world": parent.world}
     if instruction != parent.instruction:
         metadata.pop("success", None)
+        metadata.pop("answers", None)
     task = Task(
         id="generated",
         env=parent.env,

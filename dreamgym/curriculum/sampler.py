@@ -95,17 +95,17 @@ class Curriculum:
         valid = [reward for reward in rewards_G if reward is not None]
         if valid:
             self._evidence.record(self._group_of(task), valid, self._iteration)
-        if task.id in self._generated and self._teaches_nothing(task):
-            del self._generated[task.id]
-            self._dropped.add(task.id)
+            if task.id in self._generated and self._teaches_nothing(task):
+                del self._generated[task.id]
+                self._dropped.add(task.id)
         return group_variance(rewards_G)
 
     def _teaches_nothing(self, task: Task) -> bool:
         groups = self._evidence.groups(self._group_of(task))
         if not groups or groups[-1].attempts < 2 or groups[-1].variance > 0:
             return False
-        attempts, total = sum(group.attempts for group in groups), sum(group.total for group in groups)
-        return groups[-1].total > 0 or (total <= 0 and attempts >= HOPELESS_ATTEMPTS)
+        total = sum(group.total for group in groups)
+        return groups[-1].total > 0 or (total <= 0 and groups[-1].unsolved >= HOPELESS_ATTEMPTS)
 
     def most_valuable(self, m: int) -> list[Task]:
         """The m tasks with the highest value whose last group had a mixed outcome, as parents (paper, eq. 6)."""

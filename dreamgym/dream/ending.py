@@ -3,10 +3,12 @@
 The first of these that applies decides:
 
 1. The task's own check (dreamgym.dream.task_check). If a model's word alone has changed the state that the check
-   believes (`Provenance.unbounded`), a judge that is not shown this state must agree.
+   believes (`Provenance.unbounded`), a judge that is not shown this state must agree. A judge must also agree if the
+   check needs an answer that a model made up.
 2. The recording, if the step was recorded for a task with the same goal and no invented answer led to its state
    (`recorded_end_counts`).
-3. The judge, if the model claims a success and can judge.
+3. The judge, if the model claims a success and can judge. The claim of a model that cannot judge is believed; that of a
+   tier of another package is not.
 4. The judge, if the model claims nothing, but similar recorded steps ended their tasks.
 
 If none can decide, the end is open: the episode goes on, and its reward is unknown unless it ends later.
@@ -22,7 +24,7 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.errors import MalformedAnswer
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.spans import timed
-from dreamgym.types import Provenance, Tier, TokenUsage, ToolCall, Transition
+from dreamgym.types import Provenance, Task, Tier, TokenUsage, ToolCall, Transition
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +37,21 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
     """
     if Part.CHECKS in query.without:
         return prediction
-    answers = (*(step.result.observation for step in query.history), prediction.observation)
-    checked = accomplished(query.task, prediction.next_state, answers)
-    is_doubtful = checked is True and is_unbounded(query.history, prediction.provenance)
+    state = _explicit(query, prediction.next_state)
+    told = [(step.result.observation, step.provenance) for step in query.history]
+    told.append((prediction.observation, prediction.provenance))
+    checked = accomplished(query.task, state, [observation for observation, _ in told])
+    is_doubtful = checked is True and (
+        is_unbounded(query.history, prediction.provenance) or needs_invented_answers(query.task, state, told)
+    )
     is_claimed = prediction.success and not prediction.provenance.exact
     is_asked = is_claimed or is_doubtful or (checked is None and _may_have_ended(query, prediction))
     if is_asked and isinstance(model, Judge):  # in this order: `isinstance` on a protocol takes 20 microseconds
         prediction = await _judged(query, prediction, model)
+    is_unjudged = checked is None and prediction.provenance.judged is None
     if is_doubtful and prediction.provenance.judged is not True:
+        return _open(prediction)
+    if is_unjudged and prediction.success and prediction.provenance.tier is Tier.PLUGIN:
         return _open(prediction)
     if checked is None or not (prediction.terminated or prediction.provenance.open_end):
         return prediction
@@ -63,6 +72,16 @@ def is_unbounded(steps: Sequence[Transition], *last: Provenance) -> bool:
     return any(provenance.unbounded for provenance in (*(step.provenance for step in steps), *last))
 
 
+def needs_invented_answers(task: Task, state: str, told: Sequence[tuple[str, Provenance]]) -> bool:
+    """True if the task's check does not accept the episode without the answers that a model made up.
+
+    The agent may have dictated these. `told` has the answers of the episode, and how each came about.
+    """
+    invented = {Tier.MODEL, Tier.CACHE}
+    others = [answer for answer, provenance in told if provenance.exact or provenance.tier not in invented]
+    return len(others) < len(told) and accomplished(task, state, others) is not True
+
+
 def recorded_end_counts(query: Query, demonstration: Demonstration) -> bool:
     """True if a recorded end and a recorded success count for the running task too; otherwise its end is open.
 
@@ -73,8 +92,15 @@ def recorded_end_counts(query: Query, demonstration: Demonstration) -> bool:
     """
     if not demonstration.same_goal:
         return False
-    is_checked = accomplished(query.task, demonstration.transition.next_state) is not None
-    return is_checked or not (is_invented(query.history) or is_contradicted(query, demonstration))
+    is_checked = accomplished(query.task, _explicit(query, demonstration.transition.next_state)) is not None
+    return is_checked or not (
+        is_invented(query.history) or demonstration.disputed or is_contradicted(query, demonstration)
+    )
+
+
+def _explicit(query: Query, state: str) -> str:
+    """A state that the task's check may read; empty if the environment has no explicit states."""
+    return "" if query.spec.state is None else state
 
 
 def is_contradicted(query: Query, demonstration: Demonstration) -> bool:

@@ -22,6 +22,7 @@ from importlib.metadata import entry_points
 from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.confidence import Calibration, check_calibration, features
 from dreamgym.dream.ending import ended
+from dreamgym.dream.fitted import FittedModel
 from dreamgym.dream.mapped import MappedEpisode, MappedTier, mapped_worlds
 from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query, StepTier
 from dreamgym.dream.objects import OBJECTS
@@ -42,6 +43,11 @@ ENDED = "The session has ended."
 CANDIDATES = 8
 """Number of transitions retrieved for each one shown, if there are several tools. Retrieval weighs the state most: on a
 recorded file system only a quarter of the nearest transitions were calls of the called tool."""
+IDENTICAL = 16
+"""Least number of recordings of this very step to retrieve, however few the model is shown: they may contradict each
+other."""
+LANGUAGE_MODELS = (Judge, FittedModel)
+"""These can be talked into facts. A judge is a language model; a fitted one cannot judge."""
 OF_TOOL = 48
 """Least number of transitions of the called tool to retrieve, if states are explicit."""
 
@@ -165,7 +171,7 @@ class DreamEnvironment:
             if self._objects is None or not self._objects.decides_ends:
                 prediction = await ended(query, prediction, self._model)
             if self._objects is not None:
-                prediction = self._objects.read(action, prediction, is_judged=isinstance(self._model, Judge))
+                prediction = self._objects.read(action, prediction, is_judged=isinstance(self._model, LANGUAGE_MODELS))
         return self._remember(action, self._state(task), prediction, _result(prediction))
 
     def _mapped(self, objects: MappedEpisode, action: ToolCall, task: Task) -> Prediction | None:
@@ -220,7 +226,7 @@ class DreamEnvironment:
             env=spec.name,
             state=state,
             action=action,
-            k=wanted if spec.text_argument is not None else wanted * CANDIDATES,
+            k=max(wanted, IDENTICAL) if spec.text_argument is not None else wanted * CANDIDATES,
             history=self._transitions if knows_history else None,
             initial_state=task.initial_state or "",
             world=task.world if knows_history and spec.deterministic else "",
@@ -232,7 +238,7 @@ class DreamEnvironment:
         )
         found = await self._buffer.nearest(retrieval)
         if spec.text_argument is not None:
-            return found
+            return found if any(shown.exact for shown in found) else found[:wanted]
         if spec.state is not None and not any(shown.exact for shown in found):
             of_tool = {"tool": action.name, "k": max(retrieval.k, OF_TOOL)}
             same_tool = await self._buffer.nearest(retrieval.model_copy(update=of_tool))
@@ -343,7 +349,14 @@ class ModelTier:
             query = query.model_copy(update={"changeable": await asyncio.to_thread(changeable, query)})
         if self._views is not None:
             query = await self._views.with_facts(query)
-        shown = query.model_copy(update={"demonstrations": query.demonstrations[: self._shown]})
+        # a model that only repeats must see all recordings of this very step, since they may contradict each other
+        repeats = self._shown > 0 and getattr(self._model, "repeats", False)
+        demonstrations = [
+            shown
+            for place, shown in enumerate(query.demonstrations)
+            if place < self._shown or (repeats and shown.exact)
+        ]
+        shown = query.model_copy(update={"demonstrations": tuple(demonstrations)})
         prediction = await self._model.predict(shown)
         # more recordings only loosen the check: a model that checked its prediction need not be checked again
         if not getattr(self._model, "checks_state", False) and (fault := contradiction(query, prediction)):
@@ -354,8 +367,8 @@ class ModelTier:
     def _is_unbounded(self, query: Query, prediction: Prediction, learned: Prediction) -> bool:
         """True if the state changed, or gained facts that the answer shows, on the model's word alone.
 
-        A language model can be talked into facts. A model that is not a judge is not a language model, so the facts in
-        its answers are believed; if nothing is recorded, so are its changes, because there is no other source.
+        A language model can be talked into facts. The facts in the answers of another model are believed; if nothing is
+        recorded, so are its changes, because there is no other source.
         """
         is_invented = prediction.provenance.tier in {Tier.MODEL, Tier.CACHE} and not prediction.provenance.exact
         if query.spec.state is None or prediction.is_error or not is_invented:
@@ -363,7 +376,7 @@ class ModelTier:
         if query.without & {Part.STATE, Part.CHECKS}:
             return False
         is_changed = prediction.next_state != query.state.text and query.changeable is None
-        if isinstance(self._model, Judge):
+        if isinstance(self._model, LANGUAGE_MODELS):
             return is_changed or learned.next_state != prediction.next_state
         return is_changed and bool(query.demonstrations)
 

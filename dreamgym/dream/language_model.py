@@ -136,7 +136,8 @@ class LanguageModel:
                     task.id,
                 )
             else:
-                asked.append(await asking(without_own_words(spec, task, steps), state=state))
+                reduced, left = without_own_words(spec, task, steps, state)
+                asked.append(await asking(reduced, state=left))
         return Verdict(
             accomplished=[one.accomplished for one in asked] == [True, False, True],
             **TokenUsage.total(asked).model_dump(),

@@ -27,12 +27,10 @@ from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.questions import CachedLLM, Predictions, weights_fingerprint
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.llm import LLM
+from dreamgym.prices import OPENAI_PROVIDERS
 
 Loader = Callable[[str], LLM]
 """Type of an entry point of `dreamgym.models`; called with the part of `--model` after its name."""
-
-OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "ollama", "lm_studio", "openrouter"})
-"""Providers that the openai client reaches by itself."""
 
 FORMS = (
     "nearest",

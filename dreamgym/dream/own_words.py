@@ -1,7 +1,7 @@
 """Removes the agent's own words from steps, so that they cannot talk a judge into a success.
 
 A word is the agent's own if it is in an argument, and neither the tools, the task nor an earlier answer used it. If an
-answer repeats a text of the agent, the words are removed there too.
+answer or the state repeats a text of the agent, the words are removed there too.
 """
 
 from __future__ import annotations
@@ -14,34 +14,59 @@ from functools import partial
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.state import as_object, as_text, parsed
 from dreamgym.types import StepResult, Task, ToolCall
 
 Step = tuple[ToolCall, StepResult]
 
 _WORD = re.compile(r"\w+")
+_UNSPACED = "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
+"""A letter of a script without spaces: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese."""
+_COUNTED = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED})[^\W_])+")
+"""What counts as a word of LEAST_WORDS: words may be joined by underscores or written without spaces."""
 LEAST_WORDS = 3
 """Least number of words of a text that is looked for in answers. A shorter text claims nothing, and an answer may
 contain it by itself."""
 MOST_TEXTS = 32
-"""Most texts of one call that are looked for in answers; the longest ones are taken."""
+"""Most texts of one call that are looked for as a whole; the longest ones are taken. Answers lose the own words of all
+others, wherever they are."""
 
 
-def without_own_words(spec: EnvironmentSpec, task: Task, steps: Sequence[Step]) -> list[Step]:
-    """The steps without the agent's own words in arguments and in answers that repeat them."""
+def without_own_words(
+    spec: EnvironmentSpec, task: Task, steps: Sequence[Step], state: str = ""
+) -> tuple[list[Step], str]:
+    """The steps and the explicit state after them, without the agent's own words in arguments and where they come back.
+
+    Args:
+        spec: the environment, whose tools are known words.
+        task: the task, whose instruction and start are known words.
+        steps: the calls and their results.
+        state: the state after the steps; what is not a JSON object is returned as it is.
+    """
     known = _words(json.dumps([*spec.tools], ensure_ascii=False), task.instruction, task.initial_state or "")
     left: dict[str, str] = {}
     """Texts of the agent that answers may repeat, and what is left of each without its own words."""
+    own: set[str] = set()
+    """Own words that are removed from answers one by one."""
     shown = []
+
+    def echoed(text: str) -> str:
+        text = _echoed(left, text)
+        return _WORD.sub(lambda word: "" if word[0].casefold() in own else word[0], text) if own else text
+
     for action, result in steps:
         reduced = {text: _only(known, text) for text in _texts(action.arguments)}
-        long = (text for text, rest in reduced.items() if rest != text and len(_WORD.findall(text)) >= LEAST_WORDS)
-        left |= {text: reduced[text] for text in sorted(long, key=len, reverse=True)[:MOST_TEXTS]}
-        arguments, info = _mapped(action.arguments, partial(_only, known)), _mapped(result.info, partial(_echoed, left))
+        long = [text for text, rest in reduced.items() if rest != text and len(_COUNTED.findall(text)) >= LEAST_WORDS]
+        long.sort(key=len, reverse=True)
+        left |= {text: reduced[text] for text in long[:MOST_TEXTS]}
+        own |= _words(*long[MOST_TEXTS:]) - known
+        arguments, info = _mapped(action.arguments, partial(_only, known)), _mapped(result.info, echoed)
         assert isinstance(arguments, dict)
-        answer = result.model_copy(update={"observation": _echoed(left, result.observation), "info": info})
+        answer = result.model_copy(update={"observation": echoed(result.observation), "info": info})
         shown.append((ToolCall(name=action.name, arguments=arguments), answer))
         known |= _words(answer.observation)
-    return shown
+    content = parsed(state)
+    return shown, state if content is None else as_text(as_object(_mapped(content, echoed)))
 
 
 def _words(*texts: str) -> set[str]:

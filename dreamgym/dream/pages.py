@@ -10,9 +10,9 @@ site. Once per newest recording it learns from all recordings:
 
 A page that no recording shows is guessed: from its preview on a recorded page, or else from the recorded page of its
 kind whose address shares the most words with its own. The tier of a guess is `model`. An end is worth what the same end
-was worth in a recording for the same goal. Without such a recording, it is a failure if a success is recorded for the
-goal; if none is, its worth is open. A step that none of this covers is not answered. A page that recordings show in
-several versions is logged and left out.
+was worth in a recording for the same goal; if recordings contradict each other, its worth is open. Without such a
+recording, it is a failure if a success is recorded for the goal; if none is, its worth is open. A step that none of
+this covers is not answered. A page that recordings show in several versions is logged and left out.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Recordings:
     """Address and content of each page that was seen, by kind of page."""
     over: defaultdict[str, set[bool]] = field(default_factory=lambda: defaultdict(set))
     """True if an episode was over at a page, False if not, by kind of page."""
-    worth: defaultdict[str, dict[str, bool]] = field(default_factory=lambda: defaultdict(dict))
+    worth: defaultdict[str, dict[str, bool | None]] = field(default_factory=lambda: defaultdict(dict))
     successes: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
 
     def see(self, trajectory: Trajectory) -> None:
@@ -147,7 +147,8 @@ class _Recordings:
             self.over[kind].add(result.terminated)
             if result.terminated:
                 won = result.reward > 0
-                self.worth[goal][end_of(state, reader)] = won
+                known, end = self.worth[goal], end_of(state, reader)
+                known[end] = won if known.get(end, won) is won else None
                 if won and len(calls) < len(self.successes.get(goal, (*calls, call))):
                     self.successes[goal] = tuple(calls)
 
@@ -168,8 +169,8 @@ class PageWorlds:
     """Parts of the address that the content of a page depends on, by kind of page."""
     ends: frozenset[str]
     """Kinds of pages that end an episode."""
-    worth: Mapping[str, Mapping[str, bool]]
-    """True for each recorded end that was a success, by goal."""
+    worth: Mapping[str, Mapping[str, bool | None]]
+    """True for each recorded end that was a success, by goal; None if it was a success in some recordings only."""
     successes: Mapping[str, tuple[ToolCall, ...]]
     """Calls of the shortest recorded success, by goal."""
     left_out: frozenset[Key]

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MalformedAnswer, PredictionError
-from dreamgym.llm import LLM, Completion, Message, Pingable
+from dreamgym.llm import LLM, Completion, FindsItsName, Message, Pingable
 from dreamgym.replay.keys import check_storable
 from dreamgym.spans import TimedSpan
 from dreamgym.types import JsonObject, TokenUsage
@@ -93,7 +93,7 @@ class CachedLLM:
         self._llm = llm
         self._predictions = predictions
         self._asking: dict[bytes, asyncio.Task[Completion]] = {}
-        self._identity = [llm.name, weights, str(getattr(llm, "fingerprint", ""))]
+        self._weights = [weights, str(getattr(llm, "fingerprint", ""))]
         self.form = getattr(llm, "form", "data")
         """The form of prompt that the model is asked in."""
 
@@ -116,7 +116,7 @@ class CachedLLM:
             EnvironmentUnavailable: the model cannot be reached, refused or took too long.
             StoreError: the store cannot be reached.
         """
-        key = self._key(messages, schema, max_tokens, temperature, seed)
+        key = await self._key(messages, schema, max_tokens, temperature, seed)
         task = self._asking.get(key)
         if task is not None:
             return _free(await asyncio.shield(task))  # a caller that is cancelled does not stop the others
@@ -142,7 +142,7 @@ class CachedLLM:
         self, messages: Sequence[Message], *, schema: JsonObject | None, max_tokens: int, temperature: float, seed: int
     ) -> None:
         """Delete the stored answer, so that this question is asked again: the answer was of no use."""
-        await self._predictions.forget(self._key(messages, schema, max_tokens, temperature, seed))
+        await self._predictions.forget(await self._key(messages, schema, max_tokens, temperature, seed))
 
     async def ping(self) -> None:
         """Raises EnvironmentUnavailable if the model has an endpoint that does not answer."""
@@ -157,11 +157,13 @@ class CachedLLM:
         await asyncio.gather(*asking, return_exceptions=True)
         await self._llm.close()
 
-    def _key(
+    async def _key(
         self, messages: Sequence[Message], schema: JsonObject | None, max_tokens: int, temperature: float, seed: int
     ) -> bytes:
+        if isinstance(self._llm, FindsItsName):
+            await self._llm.find_name()
         sent = [[message.role, message.content] for message in messages]
-        question = [self._identity, sent, schema, max_tokens, temperature, seed]
+        question = [[self._llm.name, *self._weights], sent, schema, max_tokens, temperature, seed]
         return hashlib.sha256(json.dumps(question, separators=(",", ":")).encode()).digest()
 
     def _answered(self, key: bytes, done: asyncio.Task[Completion]) -> None:

@@ -5,6 +5,8 @@ A check is in `Task.metadata` and has one part or both:
     success    a JSON Schema that the explicit state of an accomplished task satisfies
     answers    texts that the environment must have answered in the episode, each as often as it is listed; JSON is
                compared as JSON
+
+A part that is null is missing, and an empty list of answers asks for nothing: alone, neither decides anything.
 """
 
 from __future__ import annotations
@@ -41,15 +43,18 @@ def accomplished(task: Task, state: str, answers: Iterable[str] = ()) -> bool | 
 
     Args:
         task: the task with the check.
-        state: the state that the episode has led to.
+        state: the state that the episode has led to; empty if the environment does not report explicit states. An
+            answer may be JSON too, but it is not a state.
         answers: all observations of the episode.
     """
     check = task.metadata.get("success")
     content = None if check is None else State.of(state).content
-    if content is None and (check is not None or "answers" not in task.metadata):
+    if check is not None and content is None:
         return None
     try:
         missing = Counter(map(_canonical, _wanted(task)))
+        if check is None and not missing:
+            return None
         if missing:
             missing -= Counter(map(_canonical, answers))
         return not missing and (check is None or schema_of(check).fault(content) is None)

@@ -31,7 +31,10 @@ class Demonstration(Frozen):
     """Instruction of the task that the transition was recorded for."""
     same_goal: bool = False
     """True if the transition was recorded for a task with the running task's goal. Only then do its reward and its end
-    count for the running task."""
+    count for the running task. The goal of a dream that repeated a recorded transition does not count."""
+    disputed: bool = False
+    """True if the same step was recorded in the same world and for the same goal with another end or another success.
+    Then something decides that the state does not show."""
 
 
 class Retrieval(Frozen):
@@ -127,7 +130,7 @@ class ReplayBuffer(Protocol):
         similar evidence, and no text needs to be embedded. Transitions that only the excluded episode has seen are not
         returned. A transition that was seen in several worlds is represented by the one that agrees best. Of
         transitions that differ only in reward or end, one that was recorded for the query's goal is returned if there
-        is one.
+        is one. The reward and the goal of a dream are never those of a recording.
 
         Order: identical (state, action) before similar ones; among identical ones, worlds that contain more of the
         states that this episode has seen, then the world of the episode's own task, then the query's goal, then a draw

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 
+from pydantic_core import from_json
+
 from dreamgym.types import JsonObject, Trajectory
 
 
@@ -17,8 +19,11 @@ def as_line(group: str, trajectory: Trajectory) -> str:
 
 
 def parted(line: bytes | str) -> tuple[str | None, JsonObject]:
-    """Split a line into the name of the group, if any, and the trajectory's JSON. Raises ValueError for other text."""
-    body = json.loads(line)
+    """Split a line into the name of the group, if any, and the trajectory's JSON. Raises ValueError for other text.
+
+    Deeply nested JSON, NaN and half a surrogate are refused, too.
+    """
+    body = from_json(line, allow_inf_nan=False)
     if not isinstance(body, dict):
         raise ValueError("expected an object")
     group = body.pop("group", None)

@@ -7,7 +7,8 @@ the same order (retrieval.sql repeats it).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
@@ -15,7 +16,7 @@ from uuid import UUID
 from dreamgym.embedding import set_cosine, trigram_set
 from dreamgym.replay.buffer import Retrieval
 from dreamgym.replay.keys import SOURCE_CODES, Key
-from dreamgym.types import Source
+from dreamgym.types import Source, Transition
 
 EXACT_SCORE = 1.5
 SIMILAR_KEYS = 64
@@ -38,7 +39,12 @@ class Candidate:
     goal: UUID
     """Id of the goal that the transition was recorded for (keys.goal_id)."""
     same_goal: bool
-    """True if the transition was recorded for the goal of the query, perhaps besides others."""
+    """True if the transition was recorded for the goal of the query, perhaps besides others. If a recording contains
+    it, dreams that contain it too do not count."""
+    recorded: bool
+    """True if a recording contains the transition, False if only dreams do."""
+    rivals: tuple[UUID, ...] = ()
+    """Ids of the other recorded transitions with the same outcome, of the same world and for the goal of the query."""
 
 
 class Standing(NamedTuple):
@@ -60,15 +66,32 @@ def rank(candidates: Iterable[Candidate], retrieval: Retrieval) -> Sequence[Cand
     """The best k, best first, no two with the same outcome.
 
     A transition that was seen in several worlds is represented by the world that agrees best. If it was also seen for
-    the query's goal, the reward and the end seen for that goal are used. Scores of similar transitions count as equal
-    if they agree to two decimals.
+    the query's goal, the reward and the end seen for that goal are used; those of a dream are not used for a recording.
+    Scores of similar transitions count as equal if they agree to two decimals.
     """
     best: dict[UUID, Candidate] = {}
+    worlds: defaultdict[UUID, dict[UUID, str]] = defaultdict(dict)  # of recordings for the query's goal, by outcome
     for candidate in sorted(candidates, key=lambda candidate: _standing(candidate, retrieval)):
         first = best.setdefault(candidate.outcome, candidate)
-        if candidate.same_goal and not first.same_goal:
+        if candidate.same_goal and not first.same_goal and candidate.recorded >= first.recorded:
             best[candidate.outcome] = replace(first, id=candidate.id, goal=candidate.goal, same_goal=True)
-    return list(best.values())[: retrieval.k]
+        if candidate.exact and candidate.same_goal and candidate.recorded:
+            worlds[candidate.outcome].setdefault(candidate.id, candidate.world)
+    return [replace(one, rivals=_rivals(one.id, worlds[one.outcome])) for one in list(best.values())[: retrieval.k]]
+
+
+def is_disputed(shown: Transition, rivals: Iterable[Transition]) -> bool:
+    """True if a rival (see `Candidate.rivals`) ended otherwise, or only one of the two was a success."""
+
+    def end(transition: Transition) -> tuple[bool, bool]:
+        return transition.result.terminated, transition.result.reward > 0
+
+    return any(end(rival) != end(shown) for rival in rivals)
+
+
+def _rivals(identity: UUID, worlds: Mapping[UUID, str]) -> tuple[UUID, ...]:
+    world = worlds.get(identity)
+    return tuple(other for other, its_world in worlds.items() if other != identity and its_world == world)
 
 
 def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:

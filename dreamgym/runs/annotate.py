@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from dreamgym.dream.annotation import annotate as ask_teacher
 from dreamgym.dream.load import load_llm
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, PredictionError
-from dreamgym.files import write_whole
+from dreamgym.files import open_alone, write_whole
 from dreamgym.llm import LLM
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import Range, of_prompts, say_estimate
@@ -51,16 +52,17 @@ def annotate(
         seed: seed of the teacher's answers.
 
     Raises:
-        InvalidInput: there is no such file, or the model is not a language model.
+        InvalidInput: there is no such file, another command is writing to it, or the model is not a language model.
     """
     spec = load_spec(env)
     source = trajectories or Path(env) / "trajectories.jsonl"
     if not source.is_file():
         raise InvalidInput(f"{source}: there is no such file: give the recorded trajectories with --trajectories")
     target = out or source
-    recorded = read_jsonl(source, Trajectory)
-    if target != source and target.is_file():
-        recorded = with_traces(recorded, read_jsonl(target, Trajectory))
+    recorded = before = read_jsonl(source, Trajectory)
+    if target != source:
+        before = read_jsonl(target, Trajectory) if target.is_file() else []
+        recorded = with_traces(recorded, before)
     waiting = {at: one for at, one in enumerate(recorded) if not is_annotated(one)}
     say(f"{source}: {len(waiting)} of {len(recorded)} trajectories are to be annotated")
     llm = load_llm(model)
@@ -70,22 +72,29 @@ def annotate(
     most = max((len(one.transitions) for one in waiting.values()), default=0)
     written = Range(OVERVIEW_TOKENS, OVERVIEW_TOKENS + TRACE_TOKENS * most, TOKENS + TOKENS_PER_STEP * most)
     say_estimate(of_prompts(model, prompts, written, "one per trajectory"), say)
-    work, interrupted = _Work(target, recorded), False
-    try:
-        asyncio.run(_run(work, llm, spec, waiting, seed))
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        work.save()
+    interrupted = False
+    with closing(_Work(target, recorded, before)) as work:
+        try:
+            asyncio.run(_run(work, llm, spec, waiting, seed))
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            work.save()
     return AnnotationResult(target, work.done, work.failures, interrupted)
 
 
 class _Work:
-    """The trajectories of one file while they are annotated."""
+    """The trajectories of one file while they are annotated. Meanwhile, no collection may write to the file.
 
-    def __init__(self, target: Path, trajectories: Sequence[Trajectory]) -> None:
-        self._target = target
+    Raises:
+        InvalidInput: another command is writing to the file.
+    """
+
+    def __init__(self, target: Path, trajectories: Sequence[Trajectory], before: Sequence[Trajectory]) -> None:
+        self._target = target.resolve()  # only a file can be locked, not a link to it
         self._trajectories = list(trajectories)
+        self._file = open_alone(self._target)
+        self._before = list(before)
         self._saved = time.monotonic()
         self.failures = 0
         self.done = 0
@@ -97,10 +106,25 @@ class _Work:
             self.save()
 
     def save(self) -> None:
-        """Replace the file in one step."""
-        lines = (f"{trajectory.model_dump_json()}\n" for trajectory in self._trajectories)
-        write_whole(self._target, "".join(lines))
+        """Replace the file in one step. If somebody has changed it meanwhile, only put the traces into it."""
+        self._hold()
+        found = read_jsonl(self._target, Trajectory)
+        if not found or found == self._before:
+            kept = self._before = list(self._trajectories)
+        else:
+            kept = with_traces(found, self._trajectories)
+        write_whole(self._target, "".join(f"{trajectory.model_dump_json()}\n" for trajectory in kept))
+        self._hold()
         self._saved = time.monotonic()
+
+    def close(self) -> None:
+        """Let others write to the file again."""
+        self._file.close()
+
+    def _hold(self) -> None:
+        """Lock the file that has this path now."""
+        self._file.close()
+        self._file = open_alone(self._target)
 
 
 async def _run(work: _Work, llm: LLM, spec: EnvironmentSpec, waiting: Mapping[int, Trajectory], seed: int) -> None:

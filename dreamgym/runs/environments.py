@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from dreamgym.errors import DreamGymError, InvalidInput, UnknownName, install_co
 from dreamgym.runs.opening import SPLITS
 from dreamgym.runs.timing import Timing, timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
-from dreamgym.types import Frozen, JsonObject
+from dreamgym.types import Frozen, JsonObject, Task
 
 
 class Listed(Frozen):
@@ -51,6 +53,8 @@ class Check(Frozen):
 
     what: str
     fault: str | None = None
+    is_skipped: bool = False
+    """True if the test could not be made; `what` ends with the reason."""
 
 
 class Diagnosis(Frozen):
@@ -63,7 +67,7 @@ class Diagnosis(Frozen):
 
     @property
     def is_well(self) -> bool:
-        """True if every test passed."""
+        """True if no test failed."""
         return all(check.fault is None for check in self.checks)
 
 
@@ -116,6 +120,8 @@ def listed(point: EntryPoint) -> Listed:
         description, tasks = real.spec.description, real.tasks("train")
     except (DreamGymError, ImportError) as error:
         return Listed(name=point.name, is_playable=False, missing=str(error))
+    except Exception as error:  # noqa: BLE001  # other people's code: the other environments are listed all the same
+        return Listed(name=point.name, is_playable=False, missing=f"{type(error).__name__}: {error}")
     what = description if tasks else f"{description or 'described by an environment folder'}: no tasks of its own"
     return Listed(name=point.name, is_playable=True, description=what)
 
@@ -151,8 +157,20 @@ def show(name: str) -> EnvironmentCard:
     )
 
 
+def _tasks_to_play(real: RealEnvironment, split: str) -> Sequence[Task]:
+    """The tasks of this split, or else of the first split that has some."""
+    for part in (split, *SPLITS):
+        with suppress(UnknownName):
+            if tasks := real.tasks(part):
+                return tasks
+    return []
+
+
 async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int = 0) -> Diagnosis:
-    """Test an environment: its packages, its tasks, a few episodes at random, and the contract of an environment."""
+    """Test an environment: its packages, its tasks, a few episodes at random, and the contract of an environment.
+
+    If the split has no tasks, those of another split are played.
+    """
     from dreamgym.testing import check_environment
 
     packages, missing = _packages(_point(name))
@@ -162,7 +180,7 @@ async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int =
         real = real_named(name)
         checks.append(Check(what="loads"))
         counts = _tasks(load_spec(name), real)
-        tasks = real.tasks(split)
+        tasks = _tasks_to_play(real, split)
         checks.append(Check(what=f"tasks: {', '.join(f'{part} {count}' for part, count in counts.items())}"))
         if tasks:
             behaviour = "random" if "random" in real.behaviours else next(iter(real.behaviours), None)
@@ -175,7 +193,10 @@ async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int =
             except AssertionError as error:
                 broken = str(error)
             checks.append(Check(what="keeps the contract of an environment", fault=broken))
-    except (DreamGymError, ImportError) as error:
+        else:
+            what = "plays and keeps the contract: the environment has no tasks of its own"
+            checks.append(Check(what=what, is_skipped=True))
+    except Exception as error:  # noqa: BLE001  # other people's code: any error is the diagnosis
         checks.append(Check(what="loads and plays", fault=f"{type(error).__name__}: {error}"))
     return Diagnosis(name=name, packages=packages, checks=tuple(checks), timing=timing)
 
@@ -209,8 +230,9 @@ def _versions(packages: dict[str, str | None]) -> str:
 def reported(found: Diagnosis) -> str:
     """The diagnosis of an environment as text."""
     lines = [f"{found.name}" + (f" ({_versions(found.packages)})" if found.packages else "")]
-    for what, fault in ((check.what, check.fault) for check in found.checks):
-        lines += [f"  ok      {what}" if fault is None else f"  FAILED  {what}: {fault}"]
+    for check in found.checks:
+        passed = "skipped" if check.is_skipped else "ok     "
+        lines.append(f"  {passed} {check.what}" if check.fault is None else f"  FAILED  {check.what}: {check.fault}")
     if (timing := found.timing) is not None and timing.steps:
         lines.append(
             f"  a reset takes {1000 * timing.reset_s:.0f} ms here, the first {1000 * timing.first_reset_s:.0f} ms; "

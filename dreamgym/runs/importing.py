@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec, load_spec
@@ -10,7 +11,13 @@ from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
 from dreamgym.recordings.importers.assembly import Redact
-from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_environment, write_episodes
+from dreamgym.recordings.importers.folder import (
+    defined_tools,
+    has_tools,
+    make_environment,
+    removed_on_failure,
+    write_episodes,
+)
 from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import open_store
@@ -48,32 +55,32 @@ async def import_files(
     if not files:
         raise InvalidInput("no file given: dreamgym import [FORMAT] FILE... --env ENV")
     found = [entry for file in files for entry in read_file(Path(file), importer)]
-    spec = _environment(env, found, new=new)
-    report = ImportReport()
-    redact = Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None
-    report.add(found, spec, redact)
-    tell(report, redact)
-    if not report.trajectories:
-        raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
-    if new:
-        write_episodes(Path(env), report.trajectories)
-        say(f"{env}: serve it with `dreamgym serve {env}`")
-    if out is None:
-        async with open_store(dsn) as store:
-            if (folder := folder_of(env)) is not None:
-                await claim([folder], store)
-            stored = await store.buffer.add(report.trajectories)
-        say(f"{stored} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
-        return
-    try:
-        write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))
-    except OSError as error:
-        raise InvalidInput(f"{out}: cannot be written: {error}") from error
-    say(f"{out}: {len(report.trajectories)} trajectories")
+    with _environment(env, found, new=new) as spec:
+        report = ImportReport()
+        redact = Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None
+        report.add(found, spec, redact)
+        tell(report, redact)
+        if not report.trajectories:
+            raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
+        if new:
+            write_episodes(Path(env), report.trajectories)
+        if out is None:
+            async with open_store(dsn) as store:
+                if (folder := folder_of(env)) is not None:
+                    await claim([folder], store)
+                stored = await store.buffer.add(report.trajectories)
+            say(f"{stored} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
+            return
+        try:
+            write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))
+        except OSError as error:
+            raise InvalidInput(f"{out}: cannot be written: {error}") from error
+        say(f"{out}: {len(report.trajectories)} trajectories")
 
 
-def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> EnvironmentSpec:
-    """The environment. With `new`, it is made from the tool definitions that were found."""
+@contextmanager
+def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Iterator[EnvironmentSpec]:
+    """The environment. With `new`, it is made from the tool definitions that were found, unless the import fails."""
     folder = Path(env)
     tools, differing = defined_tools(item for _, item in found)
     if new:
@@ -82,16 +89,19 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Envi
             _tell_reasons("not usable", unread)
             if len(unread) == len(found):
                 raise InvalidInput(f"{folder} cannot be made: nothing in the files can be read; see above")
-        spec = make_environment(folder, tools)
-        _tell_reasons("tool definitions", differing)
-        say(f"{folder}: a new environment {spec.name!r} with {len(spec.tools)} tools")
-        return spec
+        with removed_on_failure(folder):
+            spec = make_environment(folder, tools)
+            _tell_reasons("tool definitions", differing)
+            say(f"{folder}: a new environment {spec.name!r} with {len(spec.tools)} tools")
+            yield spec
+        say(f"{env}: serve it with `dreamgym serve {env}`")
+        return
     is_path = folder.is_dir() or len(folder.parts) > 1 or env.endswith("/")
     if tools and is_path and not has_tools(folder):
         raise InvalidInput(
             f"{folder} has no tools.json yet: --new makes it from the {len(tools)} tools that the files define"
         )
-    return load_spec(env)
+    yield load_spec(env)
 
 
 def tell(report: ImportReport, redact: Redact | None = None) -> None:

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.recordings.log import Event, Exchange
 from dreamgym.types import JsonObject
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 LAST = "last"
 COLUMNS = ("success", "task", "task_id", "answer")
 OUTCOMES = {"yes": True, "no": False, "true": True, "false": False, "1": True, "0": False}
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def note(folder: Path, notes: Mapping[str, JsonObject]) -> FolderReport | None:
@@ -73,10 +77,21 @@ def _outcome(cell: str) -> bool:
 
 
 def known_run(folder: Path, run: str) -> str:
-    """The id of a recorded run; `last` is the newest. Raises UnknownName."""
-    files = {file.stem: file.stat().st_mtime for file in (folder / "recordings").glob("*.jsonl")}
+    """The id of a recorded run; `last` is the one that began last. Raises UnknownName."""
+    files = {file.stem: file for file in (folder / "recordings").glob("*.jsonl")}
     if run == LAST and files:
-        return max(files, key=lambda name: files[name])
+        return max(files, key=lambda name: _began(files[name]))
     if run not in files:
         raise UnknownName("run", run, files, f"Runs are in {folder / 'recordings'}")
     return run
+
+
+def _began(file: Path) -> float:
+    """The time of the first event of a run. The file's own time does not tell it: a label is written into it too."""
+    with file.open("rb") as lines:
+        first = lines.readline()
+    try:
+        event = _EVENT.validate_json(first)
+    except ValueError:  # a line that a crash left unfinished
+        return file.stat().st_mtime
+    return event.started_at if isinstance(event, Exchange) else event.at

@@ -6,9 +6,7 @@ episodes that were kept are not played again. An episode that fails before its f
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -20,9 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from dreamgym.budget import check_budget
 from dreamgym.environment import Behaviour, Environment, first_reason, read_jsonl
 from dreamgym.episode import play
-from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, MissingPackage
 from dreamgym.evaluation.episodes import WORKERS, play_many
-from dreamgym.files import open_to_append, write_whole
+from dreamgym.files import open_alone, write_whole
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.runs.console import now_and_then, say
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory
@@ -81,19 +79,14 @@ class InFile:
     """Keeps episodes in a JSONL file; each line is written as soon as its episode is over.
 
     Raises:
-        InvalidInput: another collection is writing to the file.
+        InvalidInput: another command is writing to the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
-            self._file = opened.enter_context(os.fdopen(open_to_append(path), "ab+"))
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                message = f"{path}: another collection is writing to it: give another --out, or wait"
-                raise InvalidInput(message) from error
+            self._file = opened.enter_context(open_alone(path))
             self._heal()
             self.ids = {trajectory.id for trajectory in read_jsonl(path, Trajectory)}
             opened.pop_all()  # without an error, the file stays open
@@ -158,7 +151,11 @@ class InBuffer:
     async def _write(self) -> None:
         batch, self._batch = self._batch, []
         if batch:
-            await self._buffer.add(batch)
+            try:
+                await self._buffer.add(batch)
+            except BaseException:  # also a cancellation: `close` stores the batch
+                self._batch = batch + self._batch
+                raise
         self._stored = time.monotonic()
 
 
@@ -260,7 +257,8 @@ class Collecting:
 
     def _line(self) -> str:
         done, all_ = self.there + self.played, len(self._all)
-        share = f", {self.won / self.played:.0%} successful" if self.played else ""
+        new = " of the new ones" if self.there else ""
+        share = f", {self.won / self.played:.0%}{new} successful" if self.played else ""
         rate = self.tried / max(1e-9, time.monotonic() - self._began)
         left = (len(self._todo) - self.tried) / rate if rate else 0
         speed = f", {60 * rate:.0f} a minute" if self.tried else ""

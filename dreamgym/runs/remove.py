@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import platformdirs
+
 from dreamgym.errors import StoreError
 from dreamgym.redaction.placeholder import key_file
 from dreamgym.replay import embedded
@@ -40,6 +42,10 @@ def leftovers() -> list[Leftover]:
     ]
     if not home:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        places += [
+            ("ALFWorld's games, as they were read", platformdirs.user_cache_path("dreamgym") / "alfworld"),
+            ("compiled rules of the redaction", cache / "kingfisher"),
+        ]
         places += [
             ("usage data of onnxruntime, from an older version", each / "Microsoft" / "DeveloperTools" / ".onnxruntime")
             for each in dict.fromkeys([cache, Path.home() / ".cache"])

@@ -74,6 +74,7 @@ async def serving(
     from dreamgym_server.auth import LOOPBACK, check_bind
     from dreamgym_server.running import running
     from dreamgym_server.sources import RealWorlds
+    from dreamgym_server.view.answers import Answers
     from dreamgym_server.view.library import Library
 
     from dreamgym.replay.postgres.listing import StoredEpisodes
@@ -100,11 +101,12 @@ async def serving(
         if not real:
             calibrated = Calibration.load(calibration) if calibration else None
             worlds = await _dreams(specs, chosen, opened, stack, calibrated, min_confidence)
-        library = Library(store=StoredEpisodes(opened.database), buffer=opened.buffer)
+        answers = Answers(Library(store=StoredEpisodes(opened.database), buffer=opened.buffer))
         app = build(
-            worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts}, library=library
+            worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts}, answers=answers
         )
         url = await stack.enter_async_context(running(app, host=host, port=port))
+        stack.callback(answers.close)  # first of all, because the server waits for the answers under way
         if takes_in:  # a person started this server, and not another verb
             say(f"see the episodes at {url}/view/")
         yield tuple(f"{url}/envs/{spec.name}/mcp" for spec in specs)
@@ -145,9 +147,9 @@ async def _dreams(
 
     without = frozenset(chosen.without)
     experience = load_model(chosen.model or None, predictions=None if Part.CACHE in without else store.predictions)
+    stack.push_async_callback(experience.close)
     for spec in specs:
         check_environment(experience, spec.name)
-    stack.push_async_callback(experience.close)
     say(f"experience model: {experience.name}")
     if isinstance(experience, Pingable):
         await _tell_if_away(experience)

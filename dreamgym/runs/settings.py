@@ -29,7 +29,8 @@ def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str])
         InvalidInput: a setting does not exist, or has an invalid value. For an unknown setting, the message lists all.
     """
     values = {} if file is None else _read(file)
-    for name, value in _pairs(arguments):
+    options = dict(_pairs(arguments))
+    for name, value in options.items():
         table = values
         *tables, last = name.split(".")
         for part in tables:
@@ -44,7 +45,9 @@ def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str])
         unknown = error.errors()[0]["type"] == "extra_forbidden"
         known = f" (known settings: {', '.join(names(model))})" if unknown else ""
         reason = first_reason(error).removeprefix("Value error, ")
-        raise InvalidInput(f"{file or 'settings'}: {reason}{known}") from error
+        place = ".".join(map(str, error.errors()[0]["loc"]))  # empty if settings do not fit each other
+        is_option = any(not place or f"{place}.".startswith(f"{name}.") for name in options)
+        raise InvalidInput(f"{'settings' if file is None or is_option else file}: {reason}{known}") from error
 
 
 def names(model: type[BaseModel]) -> list[str]:

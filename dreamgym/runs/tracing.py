@@ -58,7 +58,7 @@ def _exporters() -> list[str]:
     """Names of the exporters that the variables ask for."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not any(map(os.environ.get, WANTED)):
         return []
-    names = [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")]
+    names = [name.strip() for name in (os.environ.get("OTEL_TRACES_EXPORTER") or "otlp").split(",")]
     return [name for name in names if name not in {"", "none"}]
 
 

@@ -44,6 +44,8 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
         _a_seed_keeps_its_world,
         _the_own_world_breaks_the_tie,
         _a_reward_is_that_of_the_asked_goal,
+        _a_dream_lends_a_recording_neither_its_reward_nor_its_goal,
+        _recordings_that_differ_in_their_end_alone_are_disputed,
         _withheld_history_draws_anew,
         _the_running_episode_is_never_returned,
         _only_allowed_sources_are_returned,
@@ -320,6 +322,38 @@ async def _a_reward_is_that_of_the_asked_goal(buffer: ReplayBuffer) -> None:
     for goal, same in ((open_task.task.goal, True), ("", False), ("\nanother", False)):
         (found,) = await buffer.nearest(asked.model_copy(update={"goal": goal, "history": ()}))
         assert found.same_goal is same, f"an open task shares its goal with no other, asked for was {goal!r}"
+
+
+async def _a_dream_lends_a_recording_neither_its_reward_nor_its_goal(buffer: ReplayBuffer) -> None:
+    stays = sample_transition("hall", "take it", "it is yours")
+    wins = sample_transition("hall", "take it", "it is yours", reward=1.0, terminated=True)
+    alike = sample_transition("hall", "drop it", "it is gone")
+    dream = sample_trajectory("dream", alike, wins, world="b", instruction="Find the lamp.", source=Source.SYNTHETIC)
+    await buffer.add([sample_trajectory("recorded", stays, alike, world="a"), dream])
+    for command, recorded in (("take it", stays), ("drop it", alike)):
+        asked = sample_retrieval("hall", command, world="a", goal="Find the lamp.", sources=frozenset(Source))
+        (found,) = await buffer.nearest(asked)
+        assert (found.transition, found.source, found.same_goal) == (recorded, Source.REAL, False)
+
+
+async def _recordings_that_differ_in_their_end_alone_are_disputed(buffer: ReplayBuffer) -> None:
+    for command, reward, world, goal, source, disputed in (
+        ("fail", 0.0, "a", INSTRUCTION, Source.IMPORTED, True),
+        ("do half", 0.5, "a", INSTRUCTION, Source.REAL, False),
+        ("fail elsewhere", 0.0, "b", INSTRUCTION, Source.REAL, False),
+        ("fail another task", 0.0, "a", "Find the lamp.", Source.REAL, False),
+        ("dream", 0.0, "a", INSTRUCTION, Source.SYNTHETIC, False),
+    ):
+        wins = sample_transition("hall", command, "done", reward=1.0, terminated=True)
+        other = sample_transition("hall", command, "done", reward=reward, terminated=True)
+        await buffer.add(
+            [
+                sample_trajectory(f"{command} 1", wins, world="a"),
+                sample_trajectory(f"{command} 2", other, world=world, instruction=goal, source=source),
+            ]
+        )
+        (found,) = await buffer.nearest(sample_retrieval("hall", command, world="a", sources=frozenset(Source)))
+        assert found.disputed is disputed, command
 
 
 async def _withheld_history_draws_anew(buffer: ReplayBuffer) -> None:

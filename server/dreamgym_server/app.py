@@ -27,7 +27,6 @@ from dreamgym_server.readiness import Readiness
 from dreamgym_server.sessions import Episodes
 from dreamgym_server.sources import DreamWorlds, Worlds
 from dreamgym_server.view.answers import Answers
-from dreamgym_server.view.library import Library
 
 
 def build(
@@ -38,7 +37,7 @@ def build(
     token: str | None = None,
     hosts: Iterable[str] = LOOPBACK,
     limits: Limits | None = None,
-    library: Library | None = None,
+    answers: Answers | None = None,
 ) -> Starlette:
     """The ASGI app of a server with these environments: MCP, the control API and OpenEnv's API over the same episodes.
 
@@ -51,7 +50,8 @@ def build(
         token: the bearer token that every request must carry; None lets everyone in.
         hosts: host names by which the server may be addressed.
         limits: bounds on episodes and steps.
-        library: the episodes that the page at `/view/` shows; None: there is no page.
+        answers: answers the requests of the page at `/view/`; None: there is no page. The caller closes it before the
+            server stops.
 
     Raises:
         InvalidInput: two environments have the same name, or a tool schema cannot be used.
@@ -79,7 +79,7 @@ def build(
             metrics.route(),
             *TrainerDoor(episodes, keys).routes(),
             *OpenEnvDoor(episodes).routes(),
-            *(ViewDoor(Answers(library)).routes() if library is not None else ()),
+            *(ViewDoor(answers).routes() if answers is not None else ()),
         ],
         middleware=[
             Middleware(Guard, keys=keys, hosts=hosts),

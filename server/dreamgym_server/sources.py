@@ -291,7 +291,8 @@ class RealWorlds:
         environment = self._create()
         if episode.transitions and not getattr(environment, "begins_anew", True):
             raise WorldChanged(
-                f"episode {episode.id!r} could not be restored: the real system goes on, so its calls would be made twice"
+                f"episode {episode.id!r} could not be restored: the real system goes on, so its calls would be made "
+                "twice"
             )
         try:
             first = await environment.reset(episode.task, seed=episode.seed)

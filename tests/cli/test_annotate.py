@@ -1,6 +1,7 @@
 """`dreamgym annotate ENV --model TEACHER` writes traces into the recorded trajectories, and can resume."""
 
 import asyncio
+import fcntl
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,10 @@ from dreamgym_integrations.models.chat_server import Reply, chat_server
 
 from dreamgym.cli.app import main
 from dreamgym.environment import read_jsonl
+from dreamgym.errors import InvalidInput
+from dreamgym.files import write_whole
 from dreamgym.runs.annotate import annotate as write_traces
+from dreamgym.runs.play_many import InFile
 from dreamgym.types import (
     JsonObject,
     Provenance,
@@ -152,3 +156,44 @@ async def test_a_file_that_is_not_there_is_named(annotate: Command, file: Path) 
     code, _, err = await annotate("--model", "nearest")
     assert code != 0
     assert "there is no such file" in err
+
+
+async def test_a_file_that_a_collection_is_writing_to_is_refused(annotate: Command, file: Path) -> None:
+    before = file.read_bytes()
+    async with chat_server(Teacher()) as url:
+        with file.open("ab") as collection:
+            fcntl.flock(collection, fcntl.LOCK_EX)
+            code, _, err = await annotate("--model", url)
+    assert code == 2
+    assert "another command is writing to it" in err
+    assert file.read_bytes() == before
+
+
+async def test_a_collection_into_the_file_is_refused_while_a_teacher_annotates_it(
+    annotate: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym.runs.annotate.SAVE_EVERY_S", -1.0)
+    refused = []
+
+    def teacher(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+        with pytest.raises(InvalidInput, match="another command is writing to it"):
+            InFile(file)
+        refused.append(1)
+        return Teacher()(messages, tools)
+
+    async with chat_server(teacher) as url:
+        assert (await annotate("--model", url))[0] == 0
+    assert len(refused) >= 2
+    assert reasoning(file) == {"Ada": "Ada is known.", "Bob": "Bob is known."}
+
+
+async def test_what_others_change_in_the_file_while_a_teacher_annotates_it_stays(annotate: Command, file: Path) -> None:
+    def teacher(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+        ada = episode("Ada").model_copy(update={"final_reward": 1.0})
+        write_whole(file, "".join(f"{one.model_dump_json()}\n" for one in (episode("Cid"), ada, episode("Bob"))))
+        return Teacher()(messages, tools)
+
+    async with chat_server(teacher) as url:
+        assert (await annotate("--model", url))[0] == 0
+    assert reasoning(file) == {"Cid": "", "Ada": "Ada is known.", "Bob": "Bob is known."}
+    assert [one.final_reward for one in read_jsonl(file, Trajectory)] == [None, 1.0, None]

@@ -1,16 +1,25 @@
 """Collecting at scale: several episodes at once, resumption after an interruption, failures named, nothing lost."""
 
+import asyncio
+import fcntl
 import re
 import signal
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from command_line import Command
 
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import read_jsonl
-from dreamgym.runs.play_many import HOPELESS, plan
-from dreamgym.types import StopReason, Task, Trajectory
+from dreamgym.errors import BudgetSpent
+from dreamgym.files import write_whole
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.runs import play_many
+from dreamgym.runs.play_many import HOPELESS, Collecting, InBuffer, Planned, plan
+from dreamgym.types import Source, StopReason, Task, Trajectory
 
 LAMPS = '''
 import asyncio
@@ -131,7 +140,7 @@ def test_a_collection_that_was_cut_off_resumes_and_ends_with_the_same_file(dream
     assert code == 0
     assert "the last line was half written; its episode is played again" in err
     assert "2 of 9 episodes were played before" in err
-    assert "9 of 9 episodes, 100% successful" in err
+    assert "9 of 9 episodes, 100% of the new ones successful" in err
     assert Path("cut.jsonl").read_bytes() == whole
 
 
@@ -278,13 +287,62 @@ def test_an_agent_without_a_model_is_misuse(dreamgym: Command, monkeypatch: pyte
 
 
 def test_two_collections_do_not_write_to_one_file(dreamgym: Command) -> None:
-    import fcntl
-
     with Path("out.jsonl").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         code, _, err = dreamgym(*collect(1))
     assert code == 2
-    assert "another collection is writing to it" in err
+    assert "another command is writing to it" in err
+
+
+def test_a_collection_writes_to_the_new_file_if_another_has_just_replaced_it(
+    dreamgym: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dreamgym(*collect(2))[0] == 0
+    lines, lock = Path("out.jsonl").read_bytes().splitlines(keepends=True), fcntl.flock
+
+    def late(file: BinaryIO, how: int) -> None:
+        """The other collection ends between opening and locking."""
+        monkeypatch.setattr(fcntl, "flock", lock)
+        write_whole(Path("out.jsonl"), b"".join(reversed(lines)))
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert dreamgym(*collect(2, seed="50"))[0] == 0
+    assert lamps_of("out.jsonl") == [1, 0, 0, 1]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", ["budget", "Ctrl-C"])
+async def test_a_collection_that_ends_during_a_write_keeps_the_finished_episodes_in_the_buffer(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(play_many, "BATCH", 3)
+    writing = asyncio.Event()
+
+    class Slow(MemoryBuffer):
+        async def add(self, trajectories: Sequence[Trajectory]) -> int:
+            if not writing.is_set():
+                writing.set()
+                await asyncio.Event().wait()
+            return await super().add(trajectories)
+
+    async def good(one: Planned) -> Trajectory:
+        return Trajectory(id=one.id, task=one.task, source=Source.REAL, stop_reason=StopReason.FINISHED)
+
+    async def late(one: Planned) -> Trajectory:
+        await writing.wait()
+        if end == "Ctrl-C":
+            collection.cancel()
+            await asyncio.Event().wait()
+        raise BudgetSpent("the budget is spent")
+
+    buffer = Slow(TrigramEncoder())
+    planned = plan("a", "dream", [Task(id="t", env="e", instruction="Light it.")], 9, 0)
+    collecting = Collecting(planned, InBuffer(buffer, set()), version=None)
+    collection = asyncio.create_task(collecting.run([late, good]))
+    with pytest.raises((BudgetSpent, asyncio.CancelledError)):
+        await collection
+    assert {one.id for one in await buffer.trajectories("e")} == {one.id for one in planned[1:4]}
 
 
 def test_a_plan_has_other_ids_for_another_agent_world_order_of_tasks_or_seed() -> None:

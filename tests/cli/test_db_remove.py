@@ -75,6 +75,26 @@ def test_a_server_that_the_last_user_left_running_is_stopped_first(dreamgym: Com
     assert not (home / "postgres").exists()
 
 
+def test_without_dreamgym_home_it_finds_the_caches_of_alfworld_and_of_the_redaction(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DREAMGYM_HOME", raising=False)
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    made = [tmp_path / "XDG_CACHE_HOME" / name for name in ("dreamgym/alfworld", "kingfisher")]
+    for folder in made:
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("kept")
+    found = [one for one in remove.leftovers() if one.path is not None and one.path.is_relative_to(tmp_path)]
+    assert [one.path for one in found] == made
+    remove.remove(found)
+    assert not any(folder.exists() for folder in made)
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "other"))
+    for folder in made:
+        folder.mkdir(parents=True)
+    assert remove.leftovers() == [], "with a home of its own, the caches of others stay"
+
+
 @pytest.mark.long
 def test_without_dreamgym_home_it_deletes_what_is_in_the_users_folders(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch

@@ -140,6 +140,7 @@ def test_the_doctor_counts_the_tasks_of_a_recorded_servers_folder(dreamgym: Comm
     code, out, _ = dreamgym("env", "doctor", str(recorded))
     assert code == 0
     assert "ok      tasks: without a split 2" in out
+    assert "skipped plays and keeps the contract: the environment has no tasks of its own" in out
 
 
 def test_a_folder_that_is_not_there_is_named_with_the_place_where_it_was_looked_for(
@@ -185,6 +186,37 @@ def test_the_doctor_names_the_part_of_the_contract_that_is_broken(dreamgym: Comm
     assert code == 1
     assert "ok      plays 2 episodes (press)" in out
     assert "FAILED  keeps the contract of an environment: a step before the first reset must raise" in out
+
+
+def test_the_doctor_plays_another_split_if_dev_has_no_tasks(dreamgym: Command, tmp_path: Path) -> None:
+    train_only = BROKEN.replace("        return TASKS\n", '        return TASKS if split == "train" else []\n')
+    (tmp_path / "broken.py").write_text(train_only)
+    code, out, _ = dreamgym("env", "doctor", f"{tmp_path}/broken.py:broken")
+    assert code == 1
+    assert "ok      plays 2 episodes (press)" in out
+    assert "FAILED  keeps the contract of an environment" in out
+
+
+def test_the_doctor_names_the_error_of_an_environment_that_crashes(dreamgym: Command, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN.replace('return StepResult(observation="A button.")', "1 / 0"))
+    code, out, _ = dreamgym("env", "doctor", f"{tmp_path}/broken.py:broken")
+    assert code == 1
+    assert "FAILED  loads and plays: ZeroDivisionError: division by zero" in out
+
+
+def test_an_environment_whose_code_is_wrong_is_listed_with_its_error_beside_the_others(
+    dreamgym: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "ours-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: ours\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(f"[{GROUP}]\nours = json:no_such_function\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, _ = dreamgym("env", "list")
+    assert code == 0
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert rows["ours"].startswith("needs  AttributeError: ")
+    assert rows["coin"].startswith("ready")
 
 
 def test_the_doctor_reports_an_environment_that_cannot_be_loaded(dreamgym: Command) -> None:

@@ -120,6 +120,19 @@ def test_a_new_folder_is_made_from_the_tool_definitions_in_the_files(run: Comman
     assert "has a tools.json already" in run("chats.jsonl", "--env", "made/My CRM", "--new")[1]
 
 
+def test_a_new_folder_is_not_left_behind_if_nothing_can_be_used(run: Command, tmp_path: Path) -> None:
+    asked = {"messages": [{"role": "user", "content": "Is Mia there?"}], "tools": [FIND]}
+    (tmp_path / "chats.jsonl").write_text(json.dumps(asked))
+    for _ in range(2):
+        code, said = run("chats.jsonl", "--env", "made", "--new")
+        assert (code, "nothing in chats.jsonl can be used for environment 'made'" in said) == (2, True)
+        assert not (tmp_path / "made").exists()
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "env.toml").write_text('name = "mine"\n')
+    assert run("chats.jsonl", "--env", "made", "--new")[0] == 2
+    assert [file.name for file in (tmp_path / "made").iterdir()] == ["env.toml"]
+
+
 @pytest.mark.usefixtures("chats")
 def test_no_schema_is_made_up_if_no_file_defines_a_tool(run: Command, tmp_path: Path) -> None:
     code, said = run("chats.jsonl", "--env", "made", "--new")
@@ -222,3 +235,18 @@ def test_secrets_are_taken_out_of_everything_that_is_kept(run: Command, tmp_path
     (trajectory,) = read_jsonl(tmp_path / "out.jsonl", Trajectory)
     placeholder = trajectory.task.instruction.removeprefix("mail ")
     assert trajectory.transitions[0].result.observation == f"it is {placeholder}"
+
+
+def test_secrets_are_taken_out_of_the_replies_to_questions_of_a_tool(run: Command, tmp_path: Path, crm: Path) -> None:
+    (crm / "env.toml").write_text('name = "crm"\n[redact]\nsecrets = true\n')
+    action = {"name": "find", "answers": {"inputResponses": {"k": {"password": "hunter2secret9", "ok": True}}}}
+    told = {
+        "id": "m",
+        "task": {"id": "t", "env": "crm", "instruction": "go"},
+        "transitions": [{"action": action, "result": {"observation": "done"}}],
+    }
+    (tmp_path / "one.jsonl").write_text(json.dumps(told))
+    assert run("one.jsonl", "--env", "crm", "--out", "out.jsonl")[0] == 0
+    (trajectory,) = read_jsonl(tmp_path / "out.jsonl", Trajectory)
+    said = json.dumps(trajectory.transitions[0].action.answers)
+    assert ("hunter2secret9" in said, '"ok": true' in said) == (False, True)

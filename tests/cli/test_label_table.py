@@ -76,3 +76,13 @@ def test_a_table_and_options_are_not_mixed_and_a_missing_file_is_reported(dreamg
     code, _, err = dreamgym("label", str(crm), "no-such.tsv")
     assert code == 2
     assert "No such file" in err
+
+
+def test_a_label_does_not_make_an_older_run_the_last_one(dreamgym: Command, crm: Path) -> None:
+    newest = crm / "recordings" / "b.jsonl"
+    newest.write_text(newest.read_text().replace('"started_at":1,', '"started_at":1.5,', 1))
+    assert dreamgym("label", str(crm), "a", "--task", "Get one.")[0] == 0
+    code, _, err = dreamgym("label", str(crm), "last", "--success")
+    assert code == 0
+    assert "b: success noted" in err
+    assert {run: reward for run, (_, reward) in labels(crm).items()} == {"crm-a": None, "crm-b": 1.0, "crm-c": None}

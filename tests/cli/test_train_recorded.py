@@ -96,6 +96,14 @@ async def test_preferences_are_not_learned_through_an_agent(
     assert not (tmp_path / "taught").exists()
 
 
+async def test_an_agents_conversations_are_not_masked(
+    spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
+) -> None:
+    config = TrainConfig(algorithm="sft", agent="react", mask_refused=True)
+    with pytest.raises(InvalidInput, match="mask_refused is for sft without an agent"):
+        await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
+
+
 async def test_a_batch_that_does_not_split_is_refused(
     spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
 ) -> None:

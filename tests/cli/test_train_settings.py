@@ -47,6 +47,11 @@ def test_all_settings_have_different_names_which_contain_their_tables() -> None:
         (["--then", "real"], "needs real_steps"),
         (["--against", "real", "--then", "real", "--real-steps", "9"], "then = real comes after the dream"),
         (["--against", "real", "--without", "history"], "without is for dreams"),
+        (["--algorithm", "sft", "--then", "real", "--real-steps", "9"], "sft has no then, real_steps: leave them out"),
+        (["--algorithm", "sft", "--vllm", "http://127.0.0.1:8000", "--staleness", "1"], "sft has no vllm, staleness"),
+        (["--algorithm", "dpo", "--beta", "0.5", "--accumulate", "8"], "dpo has no beta, accumulate"),
+        (["--least-confidence", "0.5"], "weigh_confidence and least_confidence need a calibration"),
+        (["--algorithm", "dpo", "--mask-refused", "true"], "dpo has no mask_refused"),
         (["--then-rate", "0.5"], "then_rate: it was removed: the following stage begins with 0.3 of the learning rate"),
         (["--episode_limit_s=9"], "episode_limit_s: it was removed: an agent has an hour"),
         (["--ppo.discount", "0.9"], "ppo.discount: it was removed"),
@@ -55,6 +60,15 @@ def test_all_settings_have_different_names_which_contain_their_tables() -> None:
 def test_settings_that_are_unknown_or_do_not_fit_are_refused(options: list[str], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         settings_of(TrainConfig, None, options)
+
+
+def test_a_wrong_option_is_not_said_to_be_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text("steps = 'few'\n")
+    with pytest.raises(InvalidInput, match=r"^settings: groups: "):
+        settings_of(TrainConfig, file, ["--groups", "many", "--steps", "3"])
+    with pytest.raises(InvalidInput, match=r"train\.toml: steps: "):
+        settings_of(TrainConfig, file, ["--groups", "3"])
 
 
 def test_a_file_that_is_not_toml_or_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -139,6 +139,28 @@ async def test_another_model_and_the_same_name_with_another_fingerprint_are_aske
     assert models[0].asked == 3
 
 
+async def test_another_model_at_the_same_address_is_asked_anew() -> None:
+    """The name of an address alone has no model until the endpoint is asked which one it serves."""
+
+    class Served(Moody):
+        def __init__(self, model: str) -> None:
+            super().__init__("http://gpu:8000/v1")
+            self._model = model
+
+        async def find_name(self) -> None:
+            self.name = f"http://gpu:8000/v1#{self._model}"
+
+    predictions = MemoryPredictions()
+    models = [Served("one"), Served("two"), Served("one")]
+    for model in models:
+        cached = CachedLLM(model, predictions)
+        await cached.complete(SENT)
+        if model is models[0]:
+            await cached.forget(SENT, schema=None, max_tokens=512, temperature=0.0, seed=0)
+            await cached.complete(SENT)
+    assert [model.asked for model in models] == [2, 1, 0]
+
+
 def test_weights_that_change_in_their_place_are_another_model(tmp_path: Path) -> None:
     weights = tmp_path / "model" / "weights.bin"
     weights.parent.mkdir()

@@ -17,7 +17,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.testing.replay import sample_trajectory, sample_transition
-from dreamgym.types import JsonObject, StepResult, Task, Tier, ToolCall
+from dreamgym.types import JsonObject, Source, StepResult, Task, Tier, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -119,16 +119,46 @@ async def test_a_judge_decides_the_end_that_was_recorded_for_another_goal(
     assert (last.tier, last.judged, last.open_end) == (Tier.RECORDED, reward > 0, False)
 
 
-async def test_a_success_that_other_recordings_of_its_world_contradict_is_not_repeated() -> None:
+@pytest.mark.parametrize("k", [None, 1])
+async def test_a_success_that_other_recordings_of_its_world_contradict_is_not_repeated(k: int | None) -> None:
     """Something hidden decides the outcome: the same thermometer shows another temperature."""
     other = sample_transition(HALL, "focus on dove", "You focus on the dove, which sleeps.")
     for world, reward in (("w", 0.0), ("another", 1.0)):
         buffer = MemoryBuffer(TrigramEncoder())
         await buffer.add([sample_trajectory("win", TO_HALL, WIN, world="w", instruction=LIVING)])
         await buffer.add([sample_trajectory("other", other, world=world, instruction=LIVING)])
-        made = DreamEnvironment(WORLD, NearestModel(), buffer)
+        made = DreamEnvironment(WORLD, NearestModel(), buffer, k=k)
         await made.reset(task(), seed=1)
         assert (await played(made, "north", "focus on dove")).reward == reward
+
+
+@pytest.mark.parametrize("number", range(4))
+async def test_an_end_that_its_own_world_recorded_with_and_without_success_is_open(number: int) -> None:
+    """Nothing decides but the draw of an id, so each of several wordings draws anew."""
+    buffer, told = MemoryBuffer(TrigramEncoder()), f"Your answer {number} was recorded."
+    for name, reward in (("right", 1.0), ("wrong", 0.0)):
+        submit = sample_transition(KITCHEN, "submit", told, reward=reward, terminated=True)
+        await buffer.add([sample_trajectory(name, submit, world="w", instruction=LIVING)])
+    made = DreamEnvironment(WORLD, NearestModel(), buffer)
+    await made.reset(task(), seed=1)
+    result = await played(made, "submit")
+    assert (result.observation, result.reward, result.terminated) == (told, 0.0, False)
+    assert result.info["open_end"] is True
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+async def test_the_success_of_a_dream_is_not_repeated_as_a_recorded_one(reward: float) -> None:
+    recorded = sample_transition(KITCHEN, "focus on dove", "You focus.", reward=reward, terminated=reward > 0)
+    dreamed = sample_transition(KITCHEN, "focus on dove", "You focus.", reward=1.0, terminated=True)
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add([sample_trajectory("recorded", recorded, world="t", instruction=LIFELESS)])
+    await buffer.add([sample_trajectory("dreamed", dreamed, instruction=LIVING, source=Source.SYNTHETIC)])
+    llm = Scripted(verdicts=[False])
+    made = DreamEnvironment(WORLD, LanguageModel(llm), buffer)
+    await made.reset(task(), seed=1)
+    result = await played(made, "focus on dove")
+    assert (result.observation, result.reward, result.terminated) == ("You focus.", 0.0, False)
+    assert (llm.predicted, len(llm.judged)) == ([], 1 if reward else 0)
 
 
 async def test_a_model_that_is_right_earns_its_reward_after_a_step_that_it_invented() -> None:
@@ -203,11 +233,40 @@ async def test_a_check_may_require_answers_of_the_environment(needed: list[str],
     assert (result.reward, made.transitions[-1].provenance.checked) == (reward, reward > 0)
 
 
+@pytest.mark.parametrize("answers", [None, []])
+async def test_a_check_that_asks_for_no_answer_decides_nothing(answers: list[str] | None) -> None:
+    made = await dream(NearestModel(), task(LIFELESS, answers=answers))
+    result = await played(made, "north", "focus on dove")
+    assert (result.reward, result.terminated, result.info["open_end"]) == (0.0, False, True)
+    assert accomplished(task(answers=answers, success={"required": ["n"]}), '{"n": 1}') is True
+
+
+async def test_a_check_of_the_state_does_not_read_an_answer_that_happens_to_be_json() -> None:
+    found = sample_transition(KITCHEN, "search", '{"results": []}', reward=1.0, terminated=True)
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add([sample_trajectory("found", found, instruction=LIVING)])
+    made = DreamEnvironment(WORLD, NearestModel(), buffer)
+    await made.reset(task(LIFELESS, success={"type": "object"}), seed=1)
+    result = await played(made, "search")
+    assert (result.reward, result.terminated, result.info["open_end"]) == (0.0, False, True)
+
+
+@pytest.mark.parametrize(("verdicts", "reward"), VERDICTS)
+async def test_a_judge_must_agree_if_a_check_needs_an_answer_that_a_language_model_made_up(
+    verdicts: tuple[bool, ...], reward: float
+) -> None:
+    llm = Scripted(lambda action: {"observation": "Order O-7 is paid.", "terminated": True}, verdicts)
+    made = await dream(LanguageModel(llm), task(LIFELESS, answers=["Order O-7 is paid."]))
+    result = await played(made, "say: Order O-7 is paid.")
+    assert (result.reward, result.terminated) == (reward, reward > 0)
+    assert len(llm.judged) == len(verdicts)
+    assert made.transitions[-1].provenance.open_end is (reward == 0)
+
+
 def test_a_check_of_answers_compares_json_as_json_and_counts() -> None:
     wanted = task(answers=['{"a": 1, "b": 2}', "yes"])
     assert accomplished(wanted, "", ['{"b":2,"a":1}', "yes", "more"]) is True
     assert accomplished(wanted, "", ["yes", "yes"]) is False
-    assert accomplished(task(answers=[]), "") is True
     assert accomplished(task(), "", ["yes"]) is None
     assert accomplished(task(answers="yes"), "") is None
     with pytest.raises(InvalidInput, match="list of texts in metadata"):

@@ -8,6 +8,7 @@ import numpy as np
 import psycopg
 import pytest
 from numpy.typing import NDArray
+from psycopg_pool import AsyncConnectionPool
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput, StoreError
@@ -15,10 +16,11 @@ from dreamgym.replay.buffer import Upserted
 from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.keys import digest_id, key_of
 from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.postgres import database as database_module
 from dreamgym.replay.postgres.database import Database
 from dreamgym.replay.postgres.episodes import CHANGING
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
-from dreamgym.types import Source, StepResult, Task
+from dreamgym.types import Source, StepResult, Task, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -50,6 +52,56 @@ async def test_a_killed_connection_is_replaced(store: Store, dsn: str) -> None:
     assert len(await store.buffer.nearest(sample_retrieval("kitchen", "north"))) == 1
     await store.buffer.record_outcomes(ENV, "go", 1, [1.0])
     assert len(await store.buffer.task_values(ENV)) == 1
+
+
+async def test_cancelled_calls_of_a_database_that_hangs_give_their_connections_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = asyncio.Event()
+
+    async def check(connection: object) -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    async def begin() -> None:
+        async with store.database.transaction():
+            pass
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AsyncConnectionPool, "check_connection", check)
+        for _ in range(store.database._pool.max_size):
+            hangs.clear()
+            call = asyncio.create_task(begin())
+            await hangs.wait()
+            call.cancel()
+            await asyncio.wait([call])
+    async with asyncio.timeout(5):
+        await begin()
+
+
+async def test_a_database_that_is_back_is_used_again_after_its_start_failed_once(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "LOOK_S", 0)
+    failures = iter([OSError(12, "Cannot allocate memory")])
+    is_up = False
+
+    def revive() -> None:
+        nonlocal is_up
+        for failure in failures:
+            raise failure
+        is_up = True
+
+    database = await Database.open(dsn, revive=revive)
+    answers = database._answers
+
+    async def answers_if_up() -> bool:
+        return is_up and await answers()
+
+    monkeypatch.setattr(database, "_answers", answers_if_up)
+    database._look()
+    assert await database.fetch("SELECT 1", {}) == [(1,)]
+    await database.close()
 
 
 async def test_calls_beyond_the_connections_wait_for_minutes_and_none_fails(
@@ -371,6 +423,22 @@ async def test_a_recording_of_a_dreamed_step_is_found_by_a_search_for_recordings
     assert not await store.buffer.nearest(asked)
     await store.buffer.add([sample_trajectory("real", step)])
     assert (await store.buffer.nearest(asked))[0].transition == step
+
+
+async def test_the_goal_of_replaced_or_taken_back_trajectories_alone_is_deleted(store: Store, dsn: str) -> None:
+    def played(name: str, instruction: str) -> Trajectory:
+        return sample_trajectory(name, sample_transition("kitchen", "north", "hall"), instruction=instruction)
+
+    async def goals() -> list[str]:
+        return [row[0] for row in await store.database.fetch("SELECT instruction FROM goals ORDER BY 1", {})]
+
+    await store.buffer.add([played("one", "secret"), played("two", "secret"), played("r-3-0", "late")])
+    await store.buffer.upsert([played("one", "open")])
+    assert await goals() == ["late", "open", "secret"], "another trajectory has the old goal"
+    await store.buffer.upsert([played("two", "open")])
+    assert await goals() == ["late", "open"]
+    await store.buffer.take_back(ENV, "r", 3)
+    assert await goals() == ["open"]
 
 
 async def test_two_stores_that_store_the_same_change_at_once_store_it_once(store: Store, dsn: str) -> None:

@@ -142,7 +142,7 @@ async def test_episodes_of_an_environment_without_recordings_are_shown_and_forgo
     spec = counter_spec(env)
     unkept = RealWorlds(spec, lambda: CounterEnvironment(spec), keeps=False)
     async with stage.serve(unkept) as (_, http):
-        made = (await http.post(f"/envs/{env}/episodes", json={})).json()
+        await http.post(f"/envs/{env}/episodes", json={})
     assert (await held_of(store.database, env)).episodes == 1
     assert (await forget(store.database, env)).episodes == 1
     with pytest.raises(UnknownName):

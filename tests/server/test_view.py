@@ -146,7 +146,7 @@ async def test_the_whole_page_is_small() -> None:
 async def test_a_server_shows_episodes_only_with_its_token(stage: Stage, store: Store) -> None:
     await store.buffer.add([episode("kept", ["one"])])
     library = Library(store=StoredEpisodes(store.database))
-    async with stage.serve(token="secret", library=library) as (_, http):
+    async with stage.serve(token="secret", answers=Answers(library)) as (_, http):
         bare = await http.get("/view/api/episodes")
         known = await http.get("/view/api/episodes", headers={"Authorization": "Bearer secret"})
         index = await http.get("/view/")
@@ -477,7 +477,7 @@ async def test_no_link_leads_out_of_a_run_folder(tmp_path: Path) -> None:
 async def test_the_events_of_a_running_episode_follow_its_steps_until_its_end(stage: Stage, store: Store) -> None:
     stage = Stage(store.buffer, store.episodes)
     library = Library(store=StoredEpisodes(store.database))
-    async with stage.serve(library=library) as (url, http):
+    async with stage.serve(answers=Answers(library)) as (url, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
         listed = (await http.get("/view/api/episodes", params={"state": "running"})).json()
         changes = asyncio.create_task(heard(url, made["episode"]))
@@ -504,7 +504,7 @@ async def test_the_events_of_a_running_episode_follow_its_steps_until_its_end(st
 
 async def test_the_watcher_of_a_deleted_episode_is_notified(store: Store) -> None:
     stage = Stage(store.buffer, store.episodes)
-    async with stage.serve(library=Library(store=StoredEpisodes(store.database))) as (url, http):
+    async with stage.serve(answers=Answers(Library(store=StoredEpisodes(store.database)))) as (url, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
         changes = asyncio.create_task(heard(url, made["episode"]))
         await http.delete(f"/envs/counter/episodes/{made['episode']}")

@@ -26,7 +26,8 @@ def names(*tasks: Task, recordings: tuple[Task, ...] = (), deterministic: bool =
 
 def test_tasks_of_the_folder_that_nobody_recorded_are_practised_if_they_have_a_check() -> None:
     checked, unchecked = task("checked", answers=["[1]"]), task("unchecked")
-    assert names(checked, unchecked, recordings=(task("played"),)) == ["played", "checked"]
+    empty = task("empty", success=None, answers=None), task("no answers", answers=[])
+    assert names(checked, unchecked, *empty, recordings=(task("played"),)) == ["played", "checked"]
 
 
 def test_in_a_deterministic_environment_an_unrecorded_task_needs_a_start() -> None:

@@ -35,7 +35,15 @@ from dreamgym.replay.keys import (
     stored_elsewhere,
     transition_id,
 )
-from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
+from dreamgym.replay.ranking import (
+    EXACT_SCORE,
+    SIMILAR_KEYS,
+    Candidate,
+    is_disputed,
+    rank,
+    seen_states,
+    similarity_to,
+)
 from dreamgym.types import Source, StopReason, Task, Trajectory, Transition
 
 if TYPE_CHECKING:
@@ -170,11 +178,12 @@ class EnvironmentIndex:
         asked = goal_id(retrieval.goal)
         for stored in self.keys.get(key, ()):
             sightings = list(stored.sightings(retrieval))
-            same_goal = any(goal == asked for _, _, goal in sightings)
+            recorded = any(source in GROUNDED for _, source, _ in sightings)
+            same_goal = any(goal == asked for _, source, goal in sightings if source in GROUNDED or not recorded)
             for world, source, goal in sightings:
                 shown = asked if same_goal else goal
                 yield Candidate(
-                    stored.id, stored.outcome, world, source, agreement[world], score, exact, shown, same_goal
+                    stored.id, stored.outcome, world, source, agreement[world], score, exact, shown, same_goal, recorded
                 )
 
     def values(self) -> Iterator[TaskValue]:
@@ -315,6 +324,10 @@ class MemoryBuffer:
                 exact=candidate.exact,
                 instruction=environment.instructions[candidate.goal],
                 same_goal=candidate.same_goal,
+                disputed=is_disputed(
+                    environment.transitions[candidate.id].transition,
+                    (environment.transitions[rival].transition for rival in candidate.rivals),
+                ),
             )
             for candidate in rank(candidates, retrieval)
         )

@@ -38,7 +38,15 @@ from dreamgym.replay.postgres.retire import retire_dreams, take_back
 from dreamgym.replay.postgres.upsert import READ, trajectory_of, upsert
 from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT, VectorIndexes
 from dreamgym.replay.postgres.vectors import embed_dreams
-from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
+from dreamgym.replay.ranking import (
+    EXACT_SCORE,
+    SIMILAR_KEYS,
+    Candidate,
+    is_disputed,
+    rank,
+    seen_states,
+    similarity_to,
+)
 from dreamgym.spans import timed
 from dreamgym.types import Source, Task, Trajectory, Transition
 
@@ -98,11 +106,13 @@ class PostgresBuffer:
         else:  # long texts take a while, and the event loop must stay free
             scores = await asyncio.to_thread(_similarities, asked, rows)
         candidates = [
-            Candidate(identity, outcome, world, SOURCES[source], agreement, scores[key], exact, goal, same_goal)
-            for key, _, _, _, identity, outcome, _, world, source, agreement, goal, same_goal, _ in rows
+            Candidate(
+                identity, outcome, world, SOURCES[source], agreement, scores[key], exact, goal, same_goal, recorded
+            )
+            for key, _, _, _, identity, outcome, _, world, source, agreement, goal, same_goal, _, recorded in rows
         ]
         told = {row[4]: (row[6], row[12]) for row in rows}
-        return tuple(_demonstration(best, *told[best.id]) for best in rank(candidates, retrieval))
+        return tuple(_demonstration(best, told) for best in rank(candidates, retrieval))
 
     async def _similar(
         self, env: int, drawn_by_world: bool, asked: Mapping[str, object], retrieval: Retrieval
@@ -307,6 +317,7 @@ def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
         "key": digest_id(*asked),
         "seen": binary.array("uuid", binary.uuid(map(digest_bytes, seen_states(retrieval)))),
         "mask": source_mask(retrieval.sources),
+        "grounded": source_mask(GROUNDED),
         "world": retrieval.world,
         "goal": goal_id(retrieval.goal),
         "exclude": retrieval.exclude,
@@ -330,14 +341,19 @@ def _similarities(asked: Key, rows: list[Row]) -> dict[UUID, float]:
     return {identity: similarity(key, cosine) for identity, (key, cosine) in keys.items()}
 
 
-def _demonstration(best: Candidate, body: str, instruction: str) -> Demonstration:
+def _demonstration(best: Candidate, told: Mapping[UUID, tuple[str, str]]) -> Demonstration:
+    """The candidate with its transition; `told` maps each id to the transition as JSON and the instruction."""
+    body, instruction = told[best.id]
+    transition = Transition.model_validate_json(body)
+    rivals = (Transition.model_validate_json(told[rival][0]) for rival in best.rivals)
     return Demonstration(
         id=str(best.id),
-        transition=Transition.model_validate_json(body),
+        transition=transition,
         source=best.source,
         world=best.world,
         score=best.score,
         exact=best.exact,
         instruction=instruction,
         same_goal=best.same_goal,
+        disputed=is_disputed(transition, rivals),
     )

@@ -137,6 +137,9 @@ class Database:
             except psycopg.OperationalError:
                 await pool.putconn(connection)
                 self._look()
+            except BaseException:  # a cancelled call must give its connection back too
+                await pool.putconn(connection)
+                raise
             else:
                 return pool, connection
         raise psycopg.OperationalError("it keeps dropping its connections")
@@ -174,7 +177,7 @@ class Database:
                 if await self._answers():
                     self._pool = await _pool(self._dsn, pooled=self._pooled)
                     return
-            except (StoreError, psycopg.OperationalError) as error:
+            except Exception as error:  # noqa: BLE001  # a fork without memory, for example, may succeed later
                 logger.warning("%s does not come back yet: %s", _described(self._dsn), _first_line(error, self._dsn))
             await asyncio.sleep(LOOK_S)
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from dreamgym.errors import UnknownName
 from dreamgym.replay.keys import SOURCE_CODES, SOURCES
 from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
-from dreamgym.replay.postgres.retire import clean_up, remove
+from dreamgym.replay.postgres.retire import GOALS, clean_up, remove
 from dreamgym.types import Frozen, Source
 
 LISTED = 20
@@ -59,6 +59,12 @@ class Forgotten(Frozen):
 
 
 HELD = """
+WITH env AS (
+  SELECT id, name, folder FROM environments
+  UNION ALL
+  SELECT DISTINCT NULL::int, body ->> 'env', NULL FROM episodes  -- a server that keeps no recordings stores no more
+  WHERE NOT EXISTS (SELECT FROM environments WHERE name = body ->> 'env')
+)
 SELECT env.name, env.folder,
   count(*) FILTER (WHERE source = %(real)s), count(*) FILTER (WHERE source = %(imported)s),
   count(*) FILTER (WHERE source = %(synthetic)s),
@@ -67,8 +73,8 @@ SELECT env.name, env.folder,
   (SELECT coalesce(array_agg(DISTINCT run ORDER BY run), '{}') FROM task_outcomes AS outcome
    WHERE outcome.env_id = env.id AND run <> ''),
   max(added_at)
-FROM environments AS env LEFT JOIN trajectories ON env_id = env.id
-GROUP BY env.id ORDER BY env.name
+FROM env LEFT JOIN trajectories ON env_id = env.id
+GROUP BY env.id, env.name, env.folder ORDER BY env.name
 """
 
 PART = """
@@ -116,12 +122,6 @@ RECORDED = """
 SELECT id, world_id, source, goal, body -> 'task' ->> 'id' FROM trajectories
 WHERE env_id = %(env_id)s AND source = %(source)s AND id = ANY (%(ids)s) ORDER BY id
 """
-
-GOALS = """
-DELETE FROM goals WHERE env_id = %(env_id)s AND id = ANY (%(goals)s)
-  AND NOT EXISTS (SELECT FROM trajectories WHERE env_id = %(env_id)s AND goal = goals.id)
-"""
-"""Deletes the goals that only forgotten trajectories had."""
 
 LEFTOVERS = (
     GOALS,
@@ -204,10 +204,9 @@ async def forget(database: Database, env: str, name: str | None = None) -> Forgo
         row = await (await connection.execute("SELECT id FROM environments WHERE name = %s", [env])).fetchone()
         names = {"env": env, "env_id": row[0] if row else 0, "name": name, "run": name}
         await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WRITE_LOCK, names["env_id"]])
-        if row is not None:
-            done = await (_all(connection, names) if name is None else _part(connection, names))
-            if any(done.model_dump().values()):
-                return done
+        done = await (_all(connection, names) if name is None else _part(connection, names))
+        if any(done.model_dump().values()):
+            return done
     if name is None:
         await held_of(database, env)
     raise await _unknown(database, env, name or "")

@@ -298,13 +298,16 @@ class StoredEpisodes:
         return {"kept": sorted(kept), "others": sorted(set(ids) - kept)}
 
     async def _summaries(self, rows: Sequence[Row]) -> list[EpisodeSummary]:
-        new = [row for row in rows if (row[0], row[4]) not in self._known]
+        known = {key: self._known[key] for row in rows if (key := (row[0], row[4])) in self._known}
+        new = [row for row in rows if (row[0], row[4]) not in known]
         tables = {"kept": [row[0] for row in new if row[1]], "others": [row[0] for row in new if not row[1]]}
         found = {row[0]: _outcome(row) for row in (await self.database.fetch(OUTCOMES, tables) if new else ())}
+        fresh = {(row[0], row[4]): found.get(row[0], Outcome()) for row in new}
         if len(self._known) > REMEMBERED:
             self._known.clear()
-        self._known.update({(row[0], row[4]): found.get(row[0], Outcome()) for row in new})
-        return [_summary(row, self._known[row[0], row[4]]) for row in rows]
+        self._known.update(fresh)
+        known.update(fresh)
+        return [_summary(row, known[row[0], row[4]]) for row in rows]
 
 
 SHOWN = "SELECT id, kept, env, source, at, body::text, stop_reason, answer, final_reward, error, group_name"

@@ -102,6 +102,12 @@ STATEMENTS = (
 )
 """Statements that delete what only the deleted trajectories contained, in this order."""
 
+GOALS = """
+DELETE FROM goals WHERE env_id = %(env_id)s AND id = ANY (%(goals)s)
+  AND NOT EXISTS (SELECT FROM trajectories WHERE env_id = %(env_id)s AND goal = goals.id)
+"""
+"""Deletes the goals that only deleted trajectories had."""
+
 PLAYED = """
 SELECT id FROM episodes
 WHERE body ->> 'env' = %(env)s
@@ -109,7 +115,7 @@ WHERE body ->> 'env' = %(env)s
 """
 """Query for the episodes of a run's groups from an iteration on, running or over."""
 STORED = """
-SELECT id, world_id, source FROM trajectories
+SELECT id, world_id, source, goal FROM trajectories
 WHERE env_id = %(env_id)s
   AND (id = ANY (%(episodes)s) OR substring(id FROM '^' || %(run)s::text || '-([0-9]+)-')::int >= %(iteration)s)
 """
@@ -173,6 +179,7 @@ async def take_back(database: Database, encoder_id: int, env: str, env_id: int, 
             ids = [str(row[0]) for row in rows if row[2] == source]
             worlds = sorted({int(row[1]) for row in rows if row[2] == source})
             await _forget(connection, encoder_id, env_id, ids, worlds, source)
+        await connection.execute(GOALS, {"env_id": env_id, "goals": [row[3] for row in rows]})
         for statement in NOT_PLAYED:
             await connection.execute(statement, names)
     assert counted is not None

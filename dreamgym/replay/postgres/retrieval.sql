@@ -9,7 +9,12 @@
   SELECT DISTINCT ON (transition_id)
     asked.key, asked.state, asked.action, asked.cosine, sighting.transition_id, sighting.source,
     world.name AS world, coalesce(agreement.states, 0) AS agreement, world.name <> %(world)s AS elsewhere,
-    sighting.goal, bool_or(sighting.goal = %(goal)s) OVER (PARTITION BY sighting.transition_id) AS same_goal,
+    sighting.goal,
+    CASE WHEN bool_or(1 << sighting.source & %(grounded)s <> 0) OVER seen
+      THEN bool_or(1 << sighting.source & %(grounded)s <> 0 AND sighting.goal = %(goal)s) OVER seen
+      ELSE bool_or(sighting.goal = %(goal)s) OVER seen
+    END AS same_goal,
+    bool_or(1 << sighting.source & %(grounded)s <> 0) OVER seen AS recorded,
     md5(%(seed)s || ':' || {drawn}) COLLATE "C" AS draw
   FROM asked
   JOIN sightings_{env} AS sighting ON sighting.env_id = {env} AND sighting.key = asked.key
@@ -17,6 +22,7 @@
   LEFT JOIN agreement USING (world_id)
   WHERE 1 << sighting.source & %(mask)s <> 0 AND sighting.first_at <= %(as_of)s
     AND sighting.only_trajectory IS DISTINCT FROM %(exclude)s
+  WINDOW seen AS (PARTITION BY sighting.transition_id)
   ORDER BY transition_id, agreement DESC, elsewhere, draw, world, source
 ), cut AS (
   SELECT *, row_number() OVER (
@@ -25,7 +31,7 @@
   FROM best_world
 )
 SELECT key, cut.state, cut.action, cosine, transition.id, outcome, body::text, world, source, agreement,
-  CASE WHEN same_goal THEN %(goal)s ELSE goal END AS goal, same_goal, instruction
+  CASE WHEN same_goal THEN %(goal)s ELSE goal END AS goal, same_goal, instruction, recorded
 FROM cut
 JOIN transitions_{env} AS transition ON transition.env_id = {env} AND transition.id = transition_id
 JOIN goals ON goals.env_id = {env} AND goals.id = CASE WHEN same_goal THEN %(goal)s ELSE goal END

@@ -17,7 +17,7 @@ from dreamgym.replay.keys import KeyEncoder, check_storable, check_trajectories,
 from dreamgym.replay.postgres import binary
 from dreamgym.replay.postgres.add import Batch, batches_of, insert_tasks, store
 from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
-from dreamgym.replay.postgres.retire import clean_up, remove
+from dreamgym.replay.postgres.retire import GOALS, clean_up, remove
 from dreamgym.replay.postgres.vectors import NO_VECTORS, encode
 from dreamgym.types import Task, Trajectory, Transition
 
@@ -31,7 +31,7 @@ FROM trajectories AS trajectory
 WHERE env_id = {env}"""
 """Query for stored trajectories; `trajectory_of` reads its rows."""
 
-KNOWN = "SELECT id, env_id, digest, world_id, source, position FROM trajectories WHERE id = ANY (%s)"
+KNOWN = "SELECT id, env_id, digest, world_id, source, position, goal FROM trajectories WHERE id = ANY (%s)"
 
 SHARED_BODIES = (
     # a trajectory that shares the body of a transition keeps the old one as a body of its own
@@ -89,7 +89,7 @@ async def upsert(
         positions = {name: int(known[name][4]) for name in changed}
         held: dict[tuple[int, int], tuple[list[str], list[int]]] = defaultdict(lambda: ([], []))
         for name in changed:
-            env_id, _, world, source, _ = known[name]
+            env_id, _, world, source, *_ = known[name]
             held[env_id, source][0].append(name)
             held[env_id, source][1].append(world)
         gone = {of: await remove(connection, ids) for of, (ids, _) in held.items()}
@@ -105,6 +105,9 @@ async def upsert(
             await store(connection, encoder, encoder_id, env_id, batch, vectors.get(env_id, NO_VECTORS))
         for (env_id, source), (_, worlds) in held.items():
             await clean_up(connection, encoder_id, env_id, gone[env_id, source], sorted(set(worlds)), source)
+        for env_id, _ in held:
+            goals = [known[name][5] for name in changed if known[name][0] == env_id]
+            await connection.execute(GOALS, {"env_id": env_id, "goals": goals})
         for env, env_id in envs.items():
             await insert_tasks(connection, env_id, [task for task in tasks if task.env == env], replace=True)
     return Upserted(new=len(new), changed=tuple(name for name in given if name in changed))

@@ -16,6 +16,13 @@ from dreamgym.training.practice import Settings
 NewPolicy = Literal["tiny", "pointer", "pointer without marks"]
 """Policies from scratch, which are made from the recordings."""
 NEW = frozenset(get_args(NewPolicy))
+RECORDED = {"sft", "dpo"}
+"""Algorithms that learn from recordings alone."""
+OF_ROLLOUTS = (
+    *("then", "real_steps", "beta", "vllm", "tinker", "staleness"),
+    *("calibration", "weigh_confidence", "least_confidence"),
+)
+"""Settings that only an algorithm that learns from rollouts can follow."""
 
 
 class TrainConfig(Settings):
@@ -76,6 +83,11 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
+        unused = OF_ROLLOUTS if self.algorithm in RECORDED else ()
+        unused += ("mask_refused", "accumulate") if self.algorithm == "dpo" else ()
+        given = [name for name in unused if getattr(self, name) != type(self).model_fields[name].default]
+        if given:
+            raise ValueError(f"{self.algorithm} has no {', '.join(given)}: leave them out, or use another algorithm")
         if self.then is not None and self.against is Against.REAL:
             raise ValueError("then = real comes after the dream, not after against = real")
         if self.then is not None and self.real_steps is None:
@@ -86,6 +98,8 @@ class TrainConfig(Settings):
             raise ValueError("without is for dreams: leave it out with against = real")
         if self.in_process and self.agent is not None:
             raise ValueError("in_process has no URL for an agent to play at: leave out in_process, or agent")
+        if (self.weigh_confidence or self.least_confidence) and self.calibration is None:
+            raise ValueError("weigh_confidence and least_confidence need a calibration: dreamgym fidelity writes one")
         if self.calibration is not None and self.against is Against.REAL:
             raise ValueError("calibration is for dreams: leave it out with against = real")
         return self

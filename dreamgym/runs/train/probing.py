@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
 from dreamgym.runs.opening import Against, open_worlds
 from dreamgym.runs.players import player_in
 from dreamgym.runs.train.config import TrainConfig
@@ -49,6 +50,11 @@ class ProbesInReality:
         probes = RealProbes(planned=2 + self._settings.steps // self._settings.probe_every)
         for line in read_record(self._out / "metrics.jsonl"):
             if isinstance(outcomes := line.get("real_outcomes"), list):
+                if len(outcomes) != len(self._tasks):
+                    raise InvalidInput(
+                        f"{self._out} was probed on {len(outcomes)} tasks, and now it would be on {len(self._tasks)}: "
+                        f"resume it with --probe {len(outcomes)}"
+                    )
                 seen = [None if outcome is None else float(str(outcome)) for outcome in outcomes]
                 probes.add(int(str(line["step"])), seen)
         return probes
@@ -71,7 +77,11 @@ class ProbesInReality:
         return self._why(self._probes)
 
     def recorded_reason(self) -> str | None:
-        """The reason to stop in the record of a resumed run. Training may delete the last lines of the record."""
+        """The reason to stop in the record of a resumed run. Training may delete the last lines of the record.
+
+        Raises:
+            InvalidInput: the record has probes of another number of tasks.
+        """
         return self._why(self._recorded())
 
     def _why(self, probes: RealProbes) -> str | None:

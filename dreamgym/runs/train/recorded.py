@@ -48,6 +48,8 @@ async def learn_from_recordings(
         # a policy on mapped states sees the same with and without an agent
         if config.agent is None or not succeeded or not isinstance(codec, ChatCodec):
             rows = rows_of(spec, codec, succeeded, mask_refused=config.mask_refused)
+        elif config.mask_refused:
+            raise InvalidInput("mask_refused is for sft without an agent: leave it out, or agent")
         else:
             rows = await _conversations(spec, config, config.agent, base, succeeded)
         if config.policy not in NEW:

@@ -8,7 +8,9 @@ learn.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -28,6 +30,7 @@ from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.evaluation.setting import Setting
+from dreamgym.files import write_whole
 from dreamgym.runs import seed as seeding
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
@@ -35,7 +38,7 @@ from dreamgym.runs.opening import Against, may_be_learned, open_store, tasks_of
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
 from dreamgym.runs.train.backing import InProcess, ServerAndStore, in_process
-from dreamgym.runs.train.config import NEW, TrainConfig
+from dreamgym.runs.train.config import NEW, RECORDED, TrainConfig
 from dreamgym.runs.train.memory import say_memory
 from dreamgym.runs.train.probing import ProbesInReality
 from dreamgym.runs.train.progress import Progress, say_line, shown
@@ -49,8 +52,6 @@ if TYPE_CHECKING:
     from dreamgym_integrations.trainers.policy.model import PolicyCodec
 
 T = TypeVar("T")
-RECORDED = {"sft", "dpo"}
-"""Algorithms that learn from recordings alone."""
 THEN_RATE = 0.3
 """Share of the learning rate with which the phase `then` begins, because its few real steps refine the policy."""
 
@@ -163,11 +164,16 @@ class TrainRun:
         if processes > 1 and config.algorithm in RECORDED:
             raise InvalidInput(f"{config.algorithm} learns from recordings in one process: start it without a launcher")
         out.mkdir(parents=True, exist_ok=True)
-        (out / "settings.json").write_text(config.model_dump_json(indent=2), encoding="utf-8")
+        settings = out / "settings.json"
+        if (out / "metrics.jsonl").exists() and settings.is_file():
+            _check_same_play(out, json.loads(settings.read_text(encoding="utf-8")), config)
+        else:
+            write_whole(settings, config.model_dump_json(indent=2))
         base = Path(config.policy)
         if config.policy in NEW:
             base = out / "warm"
-            in_one_process(_warm_start, config.policy, env, spec, dsn, out, config.seed)
+            if not (resume and (base / "config.json").is_file()):
+                in_one_process(_warm_start, config.policy, env, spec, dsn, out, config.seed)
         return cls(spec, env, config, base, out, dsn, resume)
 
     @property
@@ -373,7 +379,7 @@ def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Tas
     tasks = {trajectory.task.id: trajectory.task for trajectory in recorded}
     for task in spec.tasks:
         starts = task.initial_state is not None or not spec.deterministic
-        if starts and {"success", "answers"} & task.metadata.keys():
+        if starts and (task.metadata.get("success") is not None or task.metadata.get("answers")):
             tasks.setdefault(task.id, task)
     found = [task for task in tasks.values() if may_be_learned(task)]
     if tasks and not found:
@@ -408,14 +414,35 @@ def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, reco
     return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
 
 
-def _warm_start(named: str, env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
-    """Make `out/warm`, a policy from scratch that imitates the recordings, if it is not there yet.
+def _check_same_play(out: Path, before: JsonObject, config: TrainConfig) -> None:
+    """Raise InvalidInput if a resumed run would play otherwise than it began; `Identity` compares what it learns."""
 
-    New recordings in the environment's folder are stored first.
+    def name_of(value: object) -> object:
+        # of a path only its last part, since a run may go on in another folder
+        return Path(value).name if isinstance(value, str) else value
+
+    mine = config.model_dump(mode="json")
+    names = ["against", "model", "without", "agent", "calibration"]
+    names += ["policy"] if config.policy in NEW else []
+    changed = [
+        f"{name} was {before[name]} and is {mine[name]} now"
+        for name in names
+        if name in before and name_of(before[name]) != name_of(mine[name])
+    ]
+    if changed:
+        raise InvalidInput(f"{out} contains another run: {', '.join(changed)}; start this one in another folder")
+
+
+def _warm_start(named: str, env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
+    """Make `out/warm`, a policy from scratch that imitates the recordings. That of an earlier run is removed.
+
+    New recordings in the environment's folder are stored first. Nothing is learned from tasks of a split other than
+    `train`.
     """
-    if (out / "warm" / "config.json").is_file():
-        return
     from dreamgym_integrations.trainers.policy.scratch import warm_start
+
+    for name in ("untrained", "warm"):
+        shutil.rmtree(out / name, ignore_errors=True)
 
     async def stored() -> Sequence[Trajectory]:
         found = await seeding.read_folder(env)
@@ -425,7 +452,7 @@ def _warm_start(named: str, env: str, spec: EnvironmentSpec, dsn: str | None, ou
             return await store.buffer.trajectories(spec.name)
 
     say(f"warm start: a {named} policy learns from the recorded play …")
-    recorded = asyncio.run(stored())
+    recorded = [one for one in asyncio.run(stored()) if may_be_learned(one.task)]
     warm_start(
         named, spec, recorded, out, seed=seed, on_progress=lambda step, steps: say(f"    {step} of {steps} steps")
     )

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from dreamgym.environment import first_reason
-from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.errors import DreamGymError, InvalidInput, StoreError
 from dreamgym.types import Frozen
 from dreamgym_server.auth import Guard, Keys
 from dreamgym_server.doors.trainer import refuse
@@ -115,14 +115,23 @@ class ControlDoor:
         return self._state(request, run)
 
     async def _note(self, request: Request) -> str:
-        """Put the label in the request on the tape, and wait until it is on disk; return the run."""
+        """Put the label in the request on the tape, and wait until it is on disk; return the run.
+
+        Raises:
+            StoreError: it could not be written.
+        """
         run = checked(request.path_params["run"])
         try:
             said = Label.model_validate_json(await request.body() or b"{}")
         except ValidationError as error:
             raise InvalidInput(f"request body: {first_reason(error)}") from error
         written = self._tape.note(run, **said.model_dump(exclude_none=True))
-        await asyncio.to_thread(written.wait, 60)
+        try:
+            is_written = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(written)), 60)
+        except TimeoutError:
+            is_written = False
+        if not is_written:
+            raise StoreError(f"the label of run {run!r} is not on disk: the recorder's stderr says why; send it again")
         return run
 
     def _state(self, request: Request, run: str) -> Response:

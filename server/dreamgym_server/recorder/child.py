@@ -47,10 +47,17 @@ class Child:
             self._process.stdin.write(line + b"\n")
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the lines that the server writes, until it ends."""
+        """Yield the lines that the server writes, until it ends. If one is too long, kill it and raise ValueError."""
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            yield line
+        try:
+            while line := await self._process.stdout.readline():
+                yield line
+        except ValueError as error:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            while await self._process.stdout.read(2**16):  # an unread rest would keep the pipe open
+                pass
+            raise ValueError(f"the server wrote a line of more than {MAX_LINE_BYTES:,} bytes") from error
 
     def hear(self, run: str, line: bytes) -> None:
         """Give the tape a line that the server wrote."""

@@ -77,7 +77,6 @@ class ReverseProxy:
         self._dropped |= {b"authorization"} if keeps_authorization else set()
         self._client: aiohttp.ClientSession | None = None
         self._anonymous = f"http-{uuid.uuid4().hex[:12]}"
-        self._seen: set[bytes] = set()
         self._requests = 0
         self._stopped = asyncio.Event()
 
@@ -172,15 +171,10 @@ class ReverseProxy:
         return [(name, value) for name, value in headers if name not in self._dropped]
 
     def _learn(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Give the tape the secret header values that are new."""
-        new = [
-            (name.decode("latin-1").lower(), value.decode("latin-1"))
-            for name, value in headers
-            if value not in self._seen and may_be_secret_name(name.decode("latin-1"))
-        ]
-        if new:
-            self._seen.update(value.encode("latin-1") for _, value in new)
-            self._tape.put(Known(secrets_in(new)))
+        """Give the tape the secret header values, also if it has them: it forgets those that are no longer used."""
+        named = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
+        if secrets := secrets_in((name, value) for name, value in named if may_be_secret_name(name)):
+            self._tape.put(Known(secrets))
 
 
 class _Visit:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -36,6 +37,7 @@ MAX_WAITING = 1000
 MAX_SERVERS = 64
 """Number of runs that may have a live server process at once."""
 
+_TOKENS = re.compile(rb'"id"\s*:\s*(?P<id>\d{1,18})|"(?:[^"\\]|\\.)*+"|[\[\]{}]')
 Line = tuple[bytes, bool]
 """A message for the agent, and whether it is the last one of its stream."""
 
@@ -158,29 +160,38 @@ class Wire:
         return next((number for number in same if self._asked[number].id == request_id), None)
 
     async def _read(self) -> None:
-        async for line in self.child.lines():
-            run = self._deliver(line)
-            self.child.hear(run, line)
-        self.death = await self.child.ended(self.run)
+        too_long = None
+        try:
+            async for line in self.child.lines():
+                try:
+                    run = self._deliver(line)
+                except RecursionError:
+                    run = self._refuse(line)
+                self.child.hear(run, line)
+        except ValueError as error:
+            too_long = str(error)
+        end = await self.child.ended(self.run)
+        self.death = too_long or end
         for asked in self._asked.values():
             asked.answer(_closed(self.death))
         self._asked.clear()
         self.hang_up()
 
     def _deliver(self, line: bytes) -> str:
-        """Pass a message of the server to its receiver; return the run that it belongs to."""
+        """Pass a message of the server to its receiver; return the run that it belongs to. Raises RecursionError."""
         try:
             message = json.loads(line)
-        except (ValueError, RecursionError):
+        except ValueError:
             return self.run  # not a message, so it has no receiver; the tape reports it
         if not isinstance(message, dict):
             return self.run
         number = _number(message.get("id"))
         if "method" not in message and number in self._asked:
-            asked = self._asked.pop(number)
+            asked = self._asked[number]
             if asked.handshake is not None and "result" in message:
                 self._handshake = self._handshake or (asked.handshake, {"result": message["result"]})
             asked.answer(without_state(message))
+            del self._asked[number]
             return asked.run
         target, text = self._target(message, shown(line.rstrip()))
         if target is None:
@@ -188,6 +199,14 @@ class Wire:
         else:
             target.put_nowait((text, False))
         return self.run
+
+    def _refuse(self, line: bytes) -> str:
+        """Answer the request of a message that is nested too deeply with an error; return its run."""
+        asked = self._asked.pop(_outer_id(line), None)
+        if asked is None:
+            return self.run
+        asked.answer({"error": {"code": -32000, "message": "the server's answer is nested too deeply to be passed on"}})
+        return asked.run
 
     def _target(self, message: JsonObject, line: bytes) -> tuple[asyncio.Queue[Line] | None, bytes]:
         """The queue for a message that is not an answer, and the message's text with the agent's own id or token."""
@@ -426,7 +445,23 @@ def _closed(death: str) -> JsonObject:
 
 
 def _line(message: JsonObject) -> bytes:
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    try:
+        return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half a surrogate pair has no UTF-8 form, but JSON has an escape for it
+        return json.dumps(message, separators=(",", ":")).encode()
+
+
+def _outer_id(line: bytes) -> int:
+    """The numeric id of a message that is nested too deeply to be parsed; -1 if it has none."""
+    depth = 0
+    for token in _TOKENS.finditer(line):
+        if token[0] in (b"[", b"{"):
+            depth += 1
+        elif token[0] in (b"]", b"}"):
+            depth -= 1
+        elif depth == 1 and token["id"]:
+            return int(token["id"])
+    return -1
 
 
 def _number(value: JsonValue) -> int:

@@ -69,7 +69,7 @@ class Tap:
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], _Open] = {}
-        self._rest: dict[tuple[str, bool], bytes] = {}
+        self._rest: dict[tuple[str, bool], bytearray] = {}
         self._protocols: dict[str, str] = {}
         self._listings: dict[tuple[str, str, str], bytes] = {}
 
@@ -95,7 +95,7 @@ class Tap:
         If the answer to such a request comes later in another scope, it is still recorded.
         """
         for side in (True, False):
-            if self._rest.pop((ended.scope, side), b"").strip():
+            if self._rest.pop((ended.scope, side), bytearray()).strip():
                 yield loss(ended.run, f"the last message was cut off: {ended.reason}", ended.at)
         for (scope, _), open_ in self._open.items():
             if scope == ended.scope and not open_.reported:
@@ -111,7 +111,13 @@ class Tap:
         if heard.form is Form.JSON:
             return [heard.payload] if heard.payload.strip() else []
         side = (heard.scope, heard.from_agent)
-        text = self._rest.pop(side, b"") + heard.payload
+        waiting = self._rest.setdefault(side, bytearray())
+        fresh = bytes(waiting[-3:]) + heard.payload
+        waiting += heard.payload
+        # a long message comes in many parts; only the part with its end is searched together with all before it
+        if (b"\n" if heard.form is Form.LINES else b"\n\n") not in fresh.replace(b"\r\n", b"\n"):
+            return []
+        text = bytes(self._rest.pop(side))
         if heard.form is Form.LINES:
             *lines, rest = text.split(b"\n")
             framed = [line for line in lines if line.strip()]
@@ -119,7 +125,7 @@ class Tap:
             *events, rest = text.replace(b"\r\n", b"\n").split(b"\n\n")
             framed = [data for event in events if (data := _data(event))]
         if rest:
-            self._rest[side] = rest
+            self._rest[side] = bytearray(rest)
         return framed
 
     def _asked(self, heard: Heard, message: JsonObject) -> Iterator[JsonObject]:

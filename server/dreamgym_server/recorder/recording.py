@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -23,7 +24,7 @@ from dreamgym_server.recorder.app import Upstream, create_app
 from dreamgym_server.recorder.http_to_http import ReverseProxy
 from dreamgym_server.recorder.http_to_stdio import Bridge
 from dreamgym_server.recorder.runs import Runs, checked, new_run
-from dreamgym_server.recorder.secret_sources import secrets_of_environment, secrets_of_url
+from dreamgym_server.recorder.secret_sources import MIN_LENGTH, secrets_of_environment, secrets_of_url
 from dreamgym_server.recorder.stdio_to_http import carry
 from dreamgym_server.recorder.stdio_to_stdio import pump
 from dreamgym_server.recorder.writer import Tape, append_event
@@ -61,7 +62,8 @@ class Recording:
         _check(command, url, headers)
         rules, key = rules_of(folder), load_key()
         known = secrets_of_environment(os.environ)
-        known |= {value: name.lower() for name, value in self._headers.items()} | secrets_of_url(url or "")
+        known |= {value: name.lower() for name, value in self._headers.items() if len(value) >= MIN_LENGTH}
+        known |= secrets_of_url(url or "")
         redactor = Redactor(rules, key=key, known=known, remembers=True)
         if not dry_run:
             real: JsonObject = (
@@ -131,20 +133,23 @@ def headers_of(given: Iterable[str] | None) -> dict[str, str]:
     """Header names with their variables, from `NAME=VARIABLE`, so that no secret is on a command line.
 
     Raises:
-        InvalidInput: a variable is not set.
+        InvalidInput: a variable is not set, is empty, or has a value that cannot be in a header.
     """
     headers = {}
     for one in given or ():
         name, _, variable = one.partition("=")
-        if not name or variable not in os.environ:
-            raise InvalidInput(f"--header {name}=VARIABLE: expected the name of a variable that is set")
+        value = os.environ.get(variable, "").strip()
+        if not name or not value:
+            raise InvalidInput(f"--header {name}=VARIABLE: expected the name of a variable that is set and not empty")
+        if not (value.isascii() and value.isprintable()):  # the error of an HTTP client would contain the secret
+            raise InvalidInput(f"--header {name}={variable}: expected printable ASCII characters on one line")
         headers[name] = variable
     return headers
 
 
 def header_values(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers with the values of their variables, which must be set."""
-    return {name: os.environ[variable] for name, variable in headers.items()}
+    """The headers with the values of their variables, which must be set, without white space around them."""
+    return {name: os.environ[variable].strip() for name, variable in headers.items()}
 
 
 def is_fed() -> bool:
@@ -161,10 +166,19 @@ def _check(command: list[str] | None, url: str | None, headers: Mapping[str, str
         raise InvalidInput("expected one real server: either a COMMAND after --, or --upstream URL")
     if command and shutil.which(command[0]) is None:
         raise InvalidInput(f"the command {command[0]!r} is not found: install it, or give its path")
-    if url and not url.startswith(("http://", "https://")):
-        raise InvalidInput("expected --upstream http://… or https://…")
+    if url and not (url.startswith(("http://", "https://")) and _has_host(url)):
+        raise InvalidInput("expected --upstream http://HOST… or https://HOST…")
     if headers and not url:
         raise InvalidInput("--header is for --upstream; a command takes its secrets from the environment")
+
+
+def _has_host(url: str) -> bool:
+    """True if an address has a host, and either no port or one that is valid."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def add_notes(folder: Path, notes: Iterable[JsonObject], environ: Mapping[str, str]) -> None:

@@ -16,11 +16,15 @@ _RANDOM = re.compile(
     r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])(?:[\w.~=-]*[A-Za-z0-9]{16}[\w.~=-]*|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-.*)"
 )
 """A random part of a URL's path, which must be a secret: https://host/mcp/s/SECRET/mcp."""
+_PASSWORD = re.compile(r"://[^\s:/@]*+:([^\s/@]++)@")
 _SCHEME = re.compile(r"(basic|bearer|token|apikey|digest)\s+", re.IGNORECASE)
 
 
 def secrets_in(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Secret values with their names: the whole value, the value without its scheme, and the parts of a cookie."""
+    """Secret values with their names: the whole value, the value without its scheme, and the parts of a cookie.
+
+    Of a `Set-Cookie`, only the cookie's value is a secret.
+    """
     return {
         part: name.lower()
         for name, value in named
@@ -32,7 +36,11 @@ def secrets_in(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def secrets_of_url(url: str) -> dict[str, str]:
     """Secret values of a URL with their names: password, secret-looking query values, random parts of the path."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # any variable may hold a text that only resembles a URL
+        passwords = _PASSWORD.findall(url)
+        return {unquote(password): "password" for password in passwords if len(unquote(password)) >= MIN_LENGTH}
     named = [(name, value) for name, value in parse_qsl(parts.query) if holds_secret(name, value)]
     if parts.password:
         named.append(("password", unquote(parts.password)))
@@ -50,6 +58,9 @@ def secrets_of_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _parts(name: str, value: str) -> Iterable[str]:
+    if name.lower() == "set-cookie":  # the other parts are attributes, such as the server's domain
+        yield value.partition(";")[0].partition("=")[2].strip()
+        return
     yield value
     yield _SCHEME.sub("", value, count=1)
     if "cookie" in name.lower():

@@ -19,6 +19,7 @@ from dreamgym.types import JsonObject
 _SIGN = b"dreamgym"
 """Part of both keys, whether or not the slash after it is escaped."""
 _LINE_END = rb"(?:\r\n|\r(?!\n)|\n)"
+_LINE_END_SIGN = re.compile(rb"[\r\n]")
 _EVENT_END = re.compile(_LINE_END * 2)
 _LINES = re.compile(rb"[^\r\n]*" + _LINE_END + rb"|[^\r\n]+")
 _COMMENTS = re.compile(rb"(?::[^\r\n]*" + _LINE_END + rb")+")
@@ -86,6 +87,8 @@ class Events:
         """Add a chunk; return what the agent may see by now."""
         seen = max(0, len(self._rest) - 3)
         self._rest += chunk
+        if not _LINE_END_SIGN.search(self._rest, seen):
+            return b""  # an event or comment in many parts is searched only when it may be complete
         ends = [found.end() for found in _EVENT_END.finditer(self._rest, seen)]
         comments = _COMMENTS.match(self._rest, ends[-1] if ends else 0)
         cut = comments.end() if comments else ends[-1] if ends else 0

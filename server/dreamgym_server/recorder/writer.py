@@ -16,6 +16,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -24,6 +26,7 @@ from pydantic import JsonValue
 
 from dreamgym.files import open_to_append, write_whole
 from dreamgym.redaction import Redactor
+from dreamgym.redaction.redactor import MAX_LEARNED
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.dry_run import Preview
 from dreamgym_server.recorder.pairing import Ended, Heard, Tap, loss
@@ -52,10 +55,11 @@ class StderrLine:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """An event that a person or the control API adds to a run, and a signal that it is on disk."""
+    """An event that a person or the control API adds to a run."""
 
     event: JsonObject
-    written: threading.Event
+    written: Future[bool]
+    """True as soon as it is on disk, False if it could not be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +109,13 @@ class Tape:
         self.summary = Summary()
         self.preview = Preview() if folder is None else None
         self._folder = folder
-        self._redactor, self._say, self._server = redactor, say, server
+        self._redactor, self._print, self._server = redactor, say, server
         self._written: set[str] = set()
         """Runs that have been written to."""
         self._mended = 0
         """Number of values in `redactor.told` that have been removed from the written files."""
+        self._late: list[str] = []
+        """Values of headers that came after lines were written, in which they may still be."""
         self._key: list[str] = []
         """Lines so far of a private key on stderr, which is redacted as one value."""
         self._tap = Tap()
@@ -134,9 +140,9 @@ class Tape:
         """Report something that could not be recorded."""
         self._queue.put(loss(run, reason, time.time()))
 
-    def note(self, run: str, **said: JsonValue) -> threading.Event:
-        """Add a note that is not in the traffic; the returned event is set when it is on disk."""
-        written = threading.Event()
+    def note(self, run: str, **said: JsonValue) -> Future[bool]:
+        """Add a note that is not in the traffic; the result is True when it is on disk, False if it cannot be."""
+        written: Future[bool] = Future()
         self._queue.put(Noted({"kind": "note", "run": run, **said, "at": time.time()}, written))
         return written
 
@@ -168,7 +174,11 @@ class Tape:
             try:
                 self._take(item)
             except Exception as error:  # noqa: BLE001  # the boundary: a recording that fails must not fail the agent
-                self._lost(str(getattr(item, "run", "")), f"the recorder failed with {type(error).__name__}")
+                reason = f"the recorder failed with {type(error).__name__}"
+                try:
+                    self._lost(str(getattr(item, "run", "")), reason)
+                except Exception:  # noqa: BLE001  # the redactor fails for every text: the loss is counted, and the thread goes on
+                    self.summary.losses[reason] += 1
         self._say_key()
         self._mend()
         self._close_files()
@@ -182,22 +192,28 @@ class Tape:
             ends = self._tap.end(item) if item.scope else self._tap.unanswered(item.reason, item.at)
             self._record(ends)
         elif isinstance(item, Known):
-            self._redactor.know(item.values)
+            self._late = [*self._late, *self._redactor.know(item.values)][-MAX_LEARNED:]
         elif isinstance(item, StderrLine):
             if item.from_server:
                 self._say_servers(item.text)
             else:
                 self._say(self._redactor.text(item.text))
         elif isinstance(item, Noted):
+            is_written = False
             try:
-                self._record([item.event])
+                is_written = self._record([item.event])
             finally:
-                item.written.set()
+                item.written.set_result(is_written)
         elif isinstance(item, Waited):
             self._mend()
             item.reached.set()
         elif isinstance(item, dict):
             self._record([item])
+
+    def _say(self, line: str) -> None:
+        """Print a line. If stderr is closed or its disk is full, the recording goes on without it."""
+        with suppress(OSError, ValueError):
+            self._print(line)
 
     def _say_servers(self, line: str) -> None:
         """Print a line of the server's stderr. Lines of a private key wait: alone, none looks like a secret."""
@@ -215,9 +231,10 @@ class Tape:
             self._key.clear()
 
     def _mend(self) -> None:
-        """Redact in the written files the values that a later name has shown to be secrets."""
+        """Redact in the written files the values that a later name or header has shown to be secrets."""
         told = list(self._redactor.told)[self._mended :]
         self._mended += len(told)
+        told, self._late = [*told, *self._late], []
         if told and self._folder is not None:
             self._close_files()
             for run in self._written:
@@ -231,16 +248,20 @@ class Tape:
             os.close(file)
         self._files.clear()
 
-    def _record(self, events: Iterable[JsonObject] | Iterator[JsonObject]) -> None:
+    def _record(self, events: Iterable[JsonObject] | Iterator[JsonObject]) -> bool:
+        """Redact and write events; False if one of them could not be written."""
+        all_written = True
         for event in events:
             run = str(event["run"])
             if event["kind"] == "loss":
                 self._lost(run, str(event["reason"]))
                 continue
             clean = {key: self._clean(event, key, value) for key, value in event.items()}
-            self._write(run, clean)
-            if event["kind"] == "exchange":
+            is_written = self._write(run, clean)
+            all_written = all_written and is_written
+            if is_written and event["kind"] == "exchange":
                 self.summary.calls[run] += event["method"] == "tools/call"
+        return all_written
 
     def _clean(self, event: JsonObject, key: str, value: JsonValue) -> JsonValue:
         if key == "run":
@@ -264,14 +285,16 @@ class Tape:
         if run:
             self._write(run, loss(self._file_name(run), reason, time.time()), is_loss=True)
 
-    def _write(self, run: str, event: JsonObject, *, is_loss: bool = False) -> None:
+    def _write(self, run: str, event: JsonObject, *, is_loss: bool = False) -> bool:
         if self._folder is None:
-            return
+            return True
         try:
             _append(self._file(self._folder, str(event["run"])), _line(event))
         except OSError as error:
             if not is_loss:
                 self._lost(run, f"cannot write to {self._folder}: {error.strerror}")
+            return False
+        return True
 
     def _file(self, folder: Path, run: str) -> int:
         if run in self._files and os.fstat(self._files[run]).st_nlink == 0:  # somebody has removed or replaced the file

@@ -10,9 +10,10 @@ import json
 import re
 import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject
 from dreamgym_server.doors.view import files
 from dreamgym_server.view.answers import MOST, STEPS, Answers, objects
@@ -25,6 +26,8 @@ POLICY = (
 )
 DATA = "data"
 SITE = "site.js"
+UNFINISHED = "data.unfinished"
+"""Name of the folder of data while it is written. An export that was interrupted leaves it behind."""
 VENDORED = ".min.js"
 """End of the names of other people's scripts, which are not modules."""
 
@@ -36,28 +39,33 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
 
     Args:
         answers: answers the page's requests.
-        folder: created if it is missing; an older export in it is replaced.
+        folder: created if it is missing; an older export in it is replaced once the new one is complete.
         say: called with the progress.
 
     Raises:
-        InvalidInput: the folder contains something that is not an export.
+        InvalidInput: the folder is a file, or it contains something that is not an export.
     """
-    if folder.exists() and any(folder.iterdir()) and not (folder / DATA / SITE).is_file():
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file: name a folder for the exported page")
+    data = folder / UNFINISHED
+    is_export = (folder / DATA / SITE).is_file() or data.is_dir()
+    if folder.exists() and any(folder.iterdir()) and not is_export:
         raise InvalidInput(f"{folder} is not empty and does not contain an exported page: choose another folder")
-    shutil.rmtree(folder / DATA, ignore_errors=True)
-    (folder / DATA).mkdir(parents=True)
-    for name, content in page_files().items():
-        (folder / name).write_bytes(content)
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir(parents=True)
     about = await answers.about({})
     listed: list[JsonObject] = []
     where: JsonObject = {}
     async for one in _episodes(answers, about):
+        try:
+            of_episode = {key: answer async for key, answer in _of_episode(answers, one)}
+        except UnknownEpisode:  # it was deleted meanwhile
+            continue
         number = len(listed)
         listed.append(one)
         where[f"{one['place']}~{one['id']}"] = f"e{number}"
-        of_episode = {key: answer async for key, answer in _of_episode(answers, one)}
         text = f"Object.assign(dreamgymExport.answers, {json.dumps(of_episode, ensure_ascii=True)});\n"
-        (folder / DATA / f"e{number}.js").write_text(text, encoding="ascii")
+        (data / f"e{number}.js").write_text(text, encoding="ascii")
         if (number + 1) % 500 == 0:
             say(f"{number + 1} episodes")
     shared: JsonObject = {"about?": about, "pairs?": await answers.pairs({})}
@@ -74,10 +82,14 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
         behind[name] = f"b{number}"
         steps = json.dumps(await answers.all_behind(name), ensure_ascii=True)
         text = f"dreamgymExport.steps[{json.dumps(name)}] = {steps};\n"
-        (folder / DATA / f"b{number}.js").write_text(text, encoding="ascii")
+        (data / f"b{number}.js").write_text(text, encoding="ascii")
     site = {"answers": shared, "episodes": listed, "files": where, "behind": behind, "steps": {}}
     script = f"globalThis.dreamgymExport = {json.dumps(site, ensure_ascii=True)};\n"
-    (folder / DATA / SITE).write_text(script, encoding="ascii")
+    (data / SITE).write_text(script, encoding="ascii")
+    for name, content in page_files().items():
+        (folder / name).write_bytes(content)
+    shutil.rmtree(folder / DATA, ignore_errors=True)
+    data.rename(folder / DATA)
     return len(listed)
 
 
@@ -119,13 +131,24 @@ async def _of_buffer(answers: Answers, about: JsonObject) -> AsyncIterator[tuple
     folder = about["folder"] if isinstance(about["folder"], dict) else {"environments": [], "curricula": []}
     kinds = answers.by_name()
     for env in of_store:
-        for kind in ("tasks", "coverage"):
-            yield asked(kind, {"env": env}), await kinds[kind]({"env": env})
+        yield asked("coverage", {"env": env}), await kinds["coverage"]({"env": env})
+        async for each in _tasks(answers, {"env": env}):
+            yield each
     for played in folder["environments"] if isinstance(folder["environments"], list) else ():
         which = {"place": "folder", "env": str(played)}
         yield asked("coverage", which), await kinds["coverage"](which)
     for run in folder["curricula"] if isinstance(folder["curricula"], list) else ():
-        yield asked("tasks", {"run": str(run)}), await answers.tasks({"run": str(run)})
+        async for each in _tasks(answers, {"run": str(run)}):
+            yield each
+
+
+async def _tasks(answers: Answers, which: dict[str, str]) -> AsyncIterator[tuple[str, JsonObject]]:
+    first, total = 1, 1
+    while first <= total:
+        given = {**which, "first": str(first)}
+        page = await answers.tasks(given)
+        yield asked("tasks", given), page
+        first, total = first + MOST, int(str(page["total"]))
 
 
 async def _episodes(answers: Answers, about: JsonObject) -> AsyncIterator[JsonObject]:
@@ -164,11 +187,12 @@ async def _of_episode(answers: Answers, one: JsonObject) -> AsyncIterator[tuple[
                 yield asked("step", which), await answers.step(which)
     for twin in compared:
         both = {**name, "other_place": str(twin["place"]), "other": str(twin["id"])}
-        answer = await answers.compare(both)
-        yield asked("compare", both), answer
-        for first in range(1, int(str(answer["total"])) + 1, STEPS):
-            part = {**both, "first": str(first)}
-            yield asked("compare", part), await answers.compare(part)
+        with suppress(UnknownEpisode):  # one of the two was deleted meanwhile
+            answer = await answers.compare(both)
+            yield asked("compare", both), answer
+            for first in range(1, int(str(answer["total"])) + 1, STEPS):
+                part = {**both, "first": str(first)}
+                yield asked("compare", part), await answers.compare(part)
 
 
 def asked(name: str, given: dict[str, str]) -> str:

@@ -17,6 +17,7 @@ from dreamgym.replay.postgres.listing import Recorded
 from dreamgym.replay.postgres.search import FOUND, LOOKED, Found
 from dreamgym.types import Source, ToolCall, Trajectory
 from dreamgym_server.view.folders import EpisodeFile, RunFolder
+from dreamgym_server.view.parameters import whole
 
 
 class FolderSteps:
@@ -32,8 +33,7 @@ class FolderSteps:
         Upper and lower case are the same. `tier` is a condition on the step itself. Raises InvalidInput if `after` is
         not a place in a search.
         """
-        if after and not after.isdigit():
-            raise InvalidInput(f"{after!r} is not a position in the search: give `next` of the previous page")
+        begins = whole({"after": after or ""}, "after", 0)
         episodes = [
             (file, one.id, one.outcome.steps)
             for file in self._folder.episode_files()
@@ -41,7 +41,7 @@ class FolderSteps:
             if one.passes(chosen)
         ]
         looked, found = 0, dict[str, Recorded]()
-        for number, (file, episode, steps) in enumerate(episodes[int(after or 0) :], start=int(after or 0) + 1):
+        for number, (file, episode, steps) in enumerate(episodes[begins:], start=begins + 1):
             looked += steps
             for one in _steps_holding(file, episode, chosen, text):
                 found.setdefault(one.id, one)

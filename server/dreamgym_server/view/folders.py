@@ -8,12 +8,12 @@ folder is read: symbolic links are not followed.
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from dreamgym.errors import UnknownEpisode
 from dreamgym.replay.grouped import parted
@@ -21,7 +21,7 @@ from dreamgym.replay.keys import transition_id
 from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary, Outcome
 from dreamgym.replay.postgres.listing import EpisodeStep, Recorded
 from dreamgym.replay.postgres.pairs import TaskPair
-from dreamgym.types import Source, StopReason, Task, Trajectory
+from dreamgym.types import Source, Task, Trajectory
 
 METRICS = "metrics.jsonl"
 LEFT_OUT = {"checkpoints", "policy", "best", "warm", "untrained", "node_modules", ".git"}
@@ -30,11 +30,15 @@ LEFT_OUT = {"checkpoints", "policy", "best", "warm", "untrained", "node_modules"
 
 @dataclass
 class EpisodeFile:
-    """The episodes of one JSONL file, without their steps, and where each lies in the file."""
+    """The episodes of one JSONL file, without their steps, and where each lies in the file.
+
+    It does not change after it was read, except for `seen`: of a changed file there is a new one.
+    """
 
     path: Path
     place: str
     stamp: tuple[int, int] = (0, 0)
+    """Time of the last change of the file and its size when it was read."""
     episodes: dict[str, EpisodeSummary] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     """First byte and number of bytes of each episode's line."""
@@ -45,21 +49,21 @@ class EpisodeFile:
     broken: int = 0
     """Number of lines that are not episodes."""
 
-    def read(self) -> None:
-        """Read the file if it has changed."""
+    def now(self) -> EpisodeFile:
+        """The file as it is now: this object if it has not changed, else a new one."""
         found = self.path.stat()
         stamp = (found.st_mtime_ns, found.st_size)
         if stamp == self.stamp:
-            return
-        self.episodes, self.spans, self.seen, self.by_task, self.broken = {}, {}, {}, {}, 0
+            return self
+        changed = EpisodeFile(self.path, self.place, stamp)
         at = datetime.fromtimestamp(found.st_mtime, UTC)
         begins = 0
         with self.path.open("rb") as lines:
             for line in lines:
                 if line.strip():
-                    self._take(line, begins, at)
+                    changed._take(line, begins, at)
                 begins += len(line)
-        self.stamp = stamp
+        return changed
 
     def text(self, episode: str) -> str:
         """The line of the episode. Raises UnknownEpisode."""
@@ -74,13 +78,14 @@ class EpisodeFile:
         """The whole episode. Raises UnknownEpisode."""
         try:
             return Trajectory.model_validate(parted(self.text(episode))[1])
-        except ValueError:  # the file was changed since it was read
+        except (OSError, ValueError):  # the file was changed since it was read
             raise UnknownEpisode(episode) from None
 
     def _take(self, line: bytes, begins: int, at: datetime) -> None:
         try:
-            summary = _summary(self.place, *parted(line), at)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            group, body = parted(line)
+            summary = _summary(self.place, group, Trajectory.model_validate(body), at)
+        except ValueError:
             self.broken += 1
             return
         self.episodes[summary.id] = summary
@@ -94,14 +99,16 @@ class RunFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[Path, EpisodeFile] = {}
+        self._reading = threading.Lock()
+        """Requests are answered in several threads; one of them reads the files, and the others wait for it."""
 
     def files(self, name: str = "") -> list[Path]:
-        """Files whose names end with `name`, in the order of their paths."""
+        """Files of this name, or all files if it is empty, in the order of their paths."""
         found = []
         for here, folders, names in os.walk(self.folder):
             folders[:] = sorted(one for one in folders if one not in LEFT_OUT and not (Path(here) / one).is_symlink())
-            found += [Path(here) / one for one in sorted(names) if one.endswith(name) and not one.startswith(".")]
-        return [path for path in found if not path.is_symlink()]
+            found += [Path(here) / one for one in sorted(names) if name in {"", one} and not one.startswith(".")]
+        return [path for path in found if path.is_file() and not path.is_symlink()]
 
     def place_of(self, path: Path) -> str:
         """Path of a file's folder, relative to the run folder; `.` for the run folder itself."""
@@ -110,16 +117,17 @@ class RunFolder:
     def episode_files(self) -> list[EpisodeFile]:
         """The files of episodes, as they are now."""
         found = []
-        for path in self.files(".jsonl"):
-            if path.name == METRICS:
-                continue
-            one = self._files.setdefault(path, EpisodeFile(path, path.relative_to(self.folder).as_posix()))
-            try:
-                one.read()
-            except OSError:  # it was deleted
-                continue
-            if one.episodes:
-                found.append(one)
+        with self._reading:
+            for path in self.files():
+                if path.suffix != ".jsonl" or path.name == METRICS:
+                    continue
+                known = self._files.get(path) or EpisodeFile(path, path.relative_to(self.folder).as_posix())
+                try:
+                    one = self._files[path] = known.now()
+                except OSError:  # it was deleted
+                    continue
+                if one.episodes:
+                    found.append(one)
         return found
 
     def page(self, chosen: EpisodeFilter, *, first: int = 0, limit: int = 50) -> EpisodePage:
@@ -227,40 +235,38 @@ def strip(trajectory: Trajectory) -> list[EpisodeStep]:
 def _transitions_of(file: EpisodeFile) -> Iterator[tuple[str, tuple[str, int]]]:
     # if several episodes contain a transition, a recorded one counts more than a dreamed one, so it comes last
     for one in sorted(file.episodes.values(), key=lambda one: one.source is not Source.SYNTHETIC):
-        for number, step in enumerate(file.trajectory(one.id).transitions, start=1):
+        try:
+            steps = file.trajectory(one.id).transitions
+        except UnknownEpisode:
+            continue
+        for number, step in enumerate(steps, start=1):
             yield str(transition_id(step)), (one.id, number)
 
 
-def _summary(place: str, group: str | None, body: dict[str, Any], at: datetime) -> EpisodeSummary:
-    """The summary of a trajectory's JSON. Raises ValueError, KeyError, TypeError or AttributeError for other JSON."""
-    steps = body.pop("transitions")
-    if not isinstance(steps, list):
-        raise TypeError("transitions: expected a list")
-    results = [step["result"] for step in steps]
-    origins = [step["provenance"] for step in steps]
-    outcome = Outcome(
-        steps=len(steps),
-        tiers=dict(Counter(origin["tier"] for origin in origins)),
-        errors=sum(bool(result.get("is_error")) for result in results),
-        total=sum(result.get("reward", 0.0) for result in results),
-        terminated=any(result.get("terminated") for result in results),
-        is_open=any(origin.get("open_end") for origin in origins),
-        prompt_tokens=sum(origin.get("prompt_tokens", 0) for origin in origins),
-        completion_tokens=sum(origin.get("completion_tokens", 0) for origin in origins),
-    )
-    bare = Trajectory.model_validate(body)
+def _summary(place: str, group: str | None, whole: Trajectory, at: datetime) -> EpisodeSummary:
+    results = [step.result for step in whole.transitions]
+    origins = [step.provenance for step in whole.transitions]
     return EpisodeSummary(
         place=place,
-        id=bare.id,
-        task=bare.task,
-        source=bare.source,
-        stop_reason=StopReason(bare.stop_reason),
-        policy_version=bare.policy_version,
+        id=whole.id,
+        task=whole.task,
+        source=whole.source,
+        stop_reason=whole.stop_reason,
+        policy_version=whole.policy_version,
         group=group,
-        world=bare.world,
-        answer=bare.answer,
-        final_reward=bare.final_reward,
-        error=bare.error,
+        world=whole.world,
+        answer=whole.answer,
+        final_reward=whole.final_reward,
+        error=whole.error,
         at=at,
-        outcome=outcome,
+        outcome=Outcome(
+            steps=len(results),
+            tiers=dict(Counter(origin.tier.value for origin in origins)),
+            errors=sum(result.is_error for result in results),
+            total=sum(result.reward for result in results),
+            terminated=any(result.terminated for result in results),
+            is_open=any(origin.open_end for origin in origins),
+            prompt_tokens=sum(origin.prompt_tokens for origin in origins),
+            completion_tokens=sum(origin.completion_tokens for origin in origins),
+        ),
     )

@@ -18,6 +18,7 @@ from dreamgym.replay.postgres.listing import PLACE, EpisodeStep, Recorded, Store
 from dreamgym.replay.postgres.pairs import StoredPairs, TaskPair
 from dreamgym.types import Transition
 from dreamgym_server.view.folders import RunFolder, strip
+from dreamgym_server.view.parameters import whole
 
 FIRST_WINDOW = 32
 """Number of steps that are compared first."""
@@ -53,9 +54,8 @@ class Library:
         """Episodes of the store, or of the run folder, newest first. Raises InvalidInput."""
         if place == PLACE:
             return await self.stored().page(chosen, after=after, limit=limit)
-        if after is not None and not after.isdigit():
-            raise InvalidInput(f"{after!r} is not a position in the list: give `next` of the previous page")
-        return await asyncio.to_thread(self._folder().page, chosen, first=int(after or 0), limit=limit)
+        first = whole({"after": after or ""}, "after", 0)
+        return await asyncio.to_thread(self._folder().page, chosen, first=first, limit=limit)
 
     async def summary(self, place: str, episode: str) -> EpisodeSummary:
         """One episode without its steps. Raises UnknownEpisode."""

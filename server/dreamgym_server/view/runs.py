@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -69,9 +70,15 @@ def training_run(folder: RunFolder, name: str) -> JsonObject:
 
 def _record(path: Path) -> list[JsonObject]:
     try:
-        return read_record(path)
-    except (OSError, ValueError):  # it was deleted, or another program wrote to it
+        lines = read_record(path)
+    except (OSError, ValueError, RecursionError):  # it was deleted, or another program wrote to it
         return []
+    return [{name: _finite(value) for name, value in line.items()} for line in lines if isinstance(line, dict)]
+
+
+def _finite(value: JsonValue) -> JsonValue:
+    """The value, or None for a number that JSON does not have: Python writes the loss of a failed update as NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _group(folder: Path) -> str | None:

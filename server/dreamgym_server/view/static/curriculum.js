@@ -6,6 +6,8 @@ import { empty, instruction } from "./parts.js";
 import { differing } from "./difference.js";
 
 const SHOWN_CHILDREN = 12;
+// The most tasks in one answer of the server.
+const TASKS = 200;
 
 export async function curriculumView(given, { signal, about }) {
   const choices = [
@@ -15,7 +17,7 @@ export async function curriculumView(given, { signal, about }) {
   const heading = el("h1", {}, "Curriculum");
   if (!choices.length) return [heading, empty("No tasks are stored here. Training, ", el("code", {}, "dreamgym tasks"), " and ", el("code", {}, "dreamgym seed"), " store them, and a training run keeps its own with each checkpoint.")];
   const chosen = choices.find((one) => (given.run ? one.given.run === given.run : given.env && one.given.env === given.env)) ?? choices[0];
-  const found = await ask("tasks", { ...chosen.given, first: given.first ?? "" }, signal);
+  const found = await ask("tasks", { ...chosen.given, first: given.first ?? 1 }, signal);
   const where = chosen.given.run === undefined ? { place: "store", env: chosen.given.env } : { place: "folder" };
   const rows = found.tasks.map((task) => taskRow(task, where, chosen.given));
   const last = found.first + found.tasks.length - 1;
@@ -31,7 +33,7 @@ export async function curriculumView(given, { signal, about }) {
       ? el(
           "nav.pages",
           { "aria-label": "Pages of tasks" },
-          found.first > 1 ? el("a", { href: link("curriculum", { ...chosen.given, first: Math.max(1, found.first - found.tasks.length) }), rel: "prev" }, "Tasks before") : null,
+          found.first > 1 ? el("a", { href: link("curriculum", { ...chosen.given, first: Math.max(1, found.first - TASKS) }), rel: "prev" }, "Tasks before") : null,
           el("span", {}, `Tasks ${number(found.first)} to ${number(last)} of ${number(found.total)}`),
           last < found.total ? el("a", { href: link("curriculum", { ...chosen.given, first: last + 1 }), rel: "next" }, "Next tasks") : null,
         )
