@@ -157,8 +157,10 @@ class EnvironmentSpec(Frozen):
     def load(cls, folder: Path) -> EnvironmentSpec:
         """Read an environment folder. Raises InvalidInput naming the file, and the line if the file has lines."""
         config = _read_toml(folder / "env.toml")
-        real = config.pop("real", {})
-        limits = config.pop("limits", {})
+        real, limits = config.pop("real", {}), config.pop("limits", {})
+        for name, table in (("real", real), ("limits", limits)):
+            if not isinstance(table, dict):
+                raise InvalidInput(f"{folder / 'env.toml'}: expected a table [{name}], got {name} = {table!r}")
         state = state_setting(folder / "env.toml", config.pop("state", None)).schema
         try:
             return cls.model_validate(
@@ -291,6 +293,8 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
 def from_place(kind: str, name: str) -> Any:
     """Import the object that `module:function` or `file.py:function` names. Raises InvalidInput if that fails."""
     place, _, function = name.rpartition(":")
+    if not place.endswith(".py") and ("/" in place or not all(place.split("."))):
+        raise InvalidInput(f"{kind} {name!r} cannot be loaded: expected module:function or path/to/file.py:function")
     try:
         if place.endswith(".py"):
             # under its path, so that it hides no other module; in sys.modules, where dataclasses look their module up
@@ -305,7 +309,7 @@ def from_place(kind: str, name: str) -> Any:
         if not callable(made):
             raise AttributeError(f"{function!r} of {place} is not a function")
         return made
-    except (ImportError, OSError, AttributeError) as error:
+    except (ImportError, OSError, AttributeError, SyntaxError) as error:
         raise InvalidInput(f"{kind} {name!r} cannot be loaded: {error}") from error
 
 
@@ -360,14 +364,14 @@ def first_reason(error: Exception) -> str:
 def _read_toml(path: Path) -> dict[str, JsonObject]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path}: {error}") from error
 
 
 def _read_json(path: Path) -> JsonObject | list[JsonObject]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{path}: {error}") from error
     pages = value if isinstance(value, list) else [value]
     if not all(isinstance(page, dict) for page in pages):

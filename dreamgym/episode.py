@@ -88,6 +88,11 @@ class Recorder:
     def tools(self) -> Sequence[JsonObject]:
         return self._environment.tools
 
+    @property
+    def is_over(self) -> bool:
+        """True if the last step ended the episode."""
+        return bool(self.transitions) and self.transitions[-1].result.done
+
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start an episode. A task without an initial state gets the one that the environment returns."""
         first = await self._environment.reset(task, seed=seed)
@@ -97,7 +102,7 @@ class Recorder:
 
     async def step(self, action: ToolCall) -> StepResult:
         """Take one step and record it. Raises EpisodeFinished after the limit."""
-        if self.transitions and self.transitions[-1].result.done:
+        if self.is_over:
             raise EpisodeFinished("the episode is over: reset starts a new one")
         result = await self._environment.step(action)
         if not result.terminated and len(self.transitions) + 1 >= self._max_steps:
@@ -124,6 +129,8 @@ class Recorder:
             reason = StopReason.ERROR
         elif last.terminated:
             reason = StopReason.TERMINATED
+        elif last.info.get("stop") == StopReason.OUT_OF_SUPPORT:
+            reason = StopReason.OUT_OF_SUPPORT
         elif last.truncated:
             reason = StopReason.MAX_STEPS
         return Trajectory(
@@ -140,7 +147,10 @@ class Recorder:
 async def play(
     environment: Environment, task: Task, behaviour: Behaviour, *, spec: EnvironmentSpec, seed: int, source: Source
 ) -> Trajectory:
-    """Let a behaviour play one task to its end. If the environment fails, the trajectory carries the error."""
+    """Let a behaviour play one task to its end. If the environment fails, the trajectory carries the error.
+
+    A behaviour that asks for one more step after the end does not change how the episode ended.
+    """
     recorder = Recorder(environment, spec.max_steps)
     first = await recorder.reset(task, seed=seed)
     error = None
@@ -149,5 +159,6 @@ async def play(
     except BudgetSpent:
         raise
     except DreamGymError as failure:
-        error = f"{type(failure).__name__}: {failure}"
+        if not (recorder.is_over and isinstance(failure, EpisodeFinished)):
+            error = f"{type(failure).__name__}: {failure}"
     return recorder.trajectory(source, world=task.id if spec.deterministic else "", error=error)

@@ -11,6 +11,7 @@ from dreamgym_integrations.agents import react
 from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import RealWorlds
+from server_stage import ADD_TOOL, PEEK_TOOL, CounterEnvironment, counter_spec
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import load_real
@@ -72,6 +73,18 @@ async def test_the_model_gets_the_task_and_the_tools_as_the_server_lists_them() 
     }
 
 
+async def test_the_model_gets_the_tools_of_all_pages() -> None:
+    spec = counter_spec(tools_list=[{"tools": [ADD_TOOL], "nextCursor": "2"}, {"tools": [PEEK_TOOL]}])
+    app = build(
+        [RealWorlds(spec, lambda: CounterEnvironment(spec))], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore()
+    )
+    model = Model(says("done"))
+    async with running(app) as url, ControlClient(url) as control, chat_endpoint(model) as policy_url:
+        started = await control.create("counter", task=spec.tasks[0])
+        await react.play("count", started.mcp_url, policy_url)
+    assert [tool["function"]["name"] for tool in model.asked[0]["tools"]] == ["add", "peek"]
+
+
 async def test_a_call_is_a_step_and_its_answer_is_what_the_model_reads_next() -> None:
     model = Model(calls("act", LOOK), calls("act", '{"command": "jump"}'), says("enough"))
     async with game() as (mcp_url, steps), chat_endpoint(model) as policy_url:
@@ -88,6 +101,9 @@ async def test_a_call_is_a_step_and_its_answer_is_what_the_model_reads_next() ->
         ("act", '["look around"]', "The arguments must be a JSON object, not list."),
         ("act", '{"direction": "north"}', "command"),
         ("fly", "{}", "fly"),
+        ("act", "[" * 100_000, "The arguments are not JSON"),
+        ("act", r'{"command": "\ud83d"}', "The arguments are not JSON"),
+        ("act", '{"command": NaN}', "The arguments are not JSON"),
     ],
 )
 async def test_a_call_that_cannot_be_made_is_reported_to_the_model_and_is_not_a_step(

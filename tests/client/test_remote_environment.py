@@ -10,10 +10,12 @@ import pytest
 from dreamgym_client.connection import with_token
 from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import RemoteEnvironment
+from dreamgym_client.playing import play_agent
 from dreamgym_server.app import build
 from dreamgym_server.running import running
+from dreamgym_server.sources import RealWorlds
 from pydantic import JsonValue
-from server_stage import ADD_TOOL, PEEK_TOOL, Stage, counter_spec
+from server_stage import ADD_TOOL, PEEK_TOOL, CounterEnvironment, Stage, counter_spec
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
@@ -25,7 +27,7 @@ from dreamgym.errors import (
     PredictionError,
     UnknownEpisode,
 )
-from dreamgym.types import Source, StopReason, Task, ToolCall
+from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +60,15 @@ async def test_the_tools_are_the_raw_definitions(stage: Stage) -> None:
         remote = RemoteEnvironment(url, "counter")
         with pytest.raises(EnvironmentUnavailable, match="after its first reset"):
             _ = remote.tools
+        await remote.reset(TASK)
+        assert list(remote.tools) == [ADD_TOOL, PEEK_TOOL]
+        await remote.close()
+
+
+async def test_the_tools_are_those_of_all_pages(stage: Stage) -> None:
+    paged = counter_spec(tools_list=[{"tools": [ADD_TOOL], "nextCursor": "2"}, {"tools": [PEEK_TOOL]}])
+    async with stage.serve(stage.real(paged)) as (url, _):
+        remote = RemoteEnvironment(url, "counter")
         await remote.reset(TASK)
         assert list(remote.tools) == [ADD_TOOL, PEEK_TOOL]
         await remote.close()
@@ -293,3 +304,57 @@ async def turns(number: int) -> None:
     """Let the event loop turn this many times."""
     for _ in range(number):
         await asyncio.sleep(0)
+
+
+async def test_an_observation_keeps_the_lines_of_blocks_that_are_not_text(stage: Stage) -> None:
+    class Showing(CounterEnvironment):
+        async def step(self, action: ToolCall) -> StepResult:
+            picture: JsonObject = {"type": "image", "mimeType": "image/png", "data": "AAAA"}
+            blocks: JsonObject = {"content": [{"type": "text", "text": "see"}, picture]}
+            return StepResult(observation="see\n[image image/png]", info=blocks)
+
+    async with stage.serve(RealWorlds(counter_spec(), lambda: Showing(counter_spec()))) as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        seen = await remote.step(add(1))
+        (stored,) = (await remote.trajectory()).transitions
+        await remote.close()
+    assert seen.observation == stored.result.observation == "see\n[image image/png]"
+
+
+async def test_a_counted_step_that_the_tool_refused_is_an_error_result(stage: Stage) -> None:
+    class Refusing(CounterEnvironment):
+        async def step(self, action: ToolCall) -> StepResult:
+            error: JsonObject = {"error": {"code": -32602, "message": "no such thing"}}
+            return StepResult(observation="no such thing", is_error=True, info=error)
+
+    async with stage.serve(RealWorlds(counter_spec(), lambda: Refusing(counter_spec()))) as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        seen = await remote.step(add(1))
+        trajectory = await remote.trajectory()
+        await remote.close()
+    assert (seen.observation, seen.is_error, len(trajectory.transitions)) == ("no such thing", True, 1)
+
+
+async def test_a_page_at_the_address_of_a_server_is_an_unavailable_environment(stage: Stage) -> None:
+    served = build([stage.dream()], stage.buffer, stage.episodes)
+
+    async def page(scope: Scope, receive: Receive, send: Send) -> None:
+        app = served if scope["type"] == "lifespan" else PlainTextResponse("<html>Welcome!")
+        await app(scope, receive, send)
+
+    async with running(page) as url, ControlClient(url) as control:
+        with pytest.raises(EnvironmentUnavailable, match="answered 200, expected JSON, got '<html>Welcome!'"):
+            await control.create("counter")
+
+
+async def test_an_agent_that_cancels_itself_has_failed_like_one_that_raises(stage: Stage) -> None:
+    async def leaking(task: str, mcp_url: str, policy_url: str) -> str:
+        raise asyncio.CancelledError("of a scope of the agent's own")
+
+    async with stage.serve() as (url, _):
+        played = await play_agent(url, "counter", leaking, "", TASK, 0, keeps_failures=True)
+        with pytest.raises(RuntimeError, match="the agent was cancelled before its episode was over"):
+            await play_agent(url, "counter", leaking, "", TASK, 0)
+    assert played.trajectory.stop_reason is StopReason.ERROR

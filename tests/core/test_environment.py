@@ -66,6 +66,33 @@ def test_a_malformed_tools_list_is_refused(folder: Path, tools: object, reason: 
         load_spec(str(folder))
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("env.toml", 'name = "rooms"\nreal = "mcp"\n', r"env\.toml: expected a table \[real\]"),
+        ("env.toml", 'name = "rooms"\nlimits = 5\n', r"env\.toml: expected a table \[limits\]"),
+        ("env.toml", "name = " + "[" * 100_000, r"env\.toml: maximum recursion depth"),
+        ("tools.json", "[" * 100_000, r"tools\.json: maximum recursion depth"),
+    ],
+)
+def test_a_file_of_the_wrong_shape_is_refused_with_its_name(folder: Path, file: str, text: str, reason: str) -> None:
+    (folder / file).write_text(text)
+    with pytest.raises(InvalidInput, match=reason):
+        load_spec(str(folder))
+
+
+@pytest.mark.parametrize("place", ["./mine", "", ".mine", "a..b"])
+def test_a_place_that_is_not_a_module_or_a_python_file_is_refused(place: str) -> None:
+    with pytest.raises(InvalidInput, match=r"expected module:function or path/to/file\.py:function"):
+        load_real(f"{place}:make")
+
+
+def test_a_file_with_a_syntax_error_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def make(:\n")
+    with pytest.raises(InvalidInput, match=r"cannot be loaded: .*mine\.py, line 1"):
+        load_real(f"{tmp_path}/mine.py:make")
+
+
 def test_an_unknown_environment_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
         UnknownName, match=r"unknown environment 'chess': expected one of .*coin, .*\. There is no folder chess"

@@ -13,10 +13,12 @@ from shop_state import SHOP, call, order, predicted, shop, state, step
 from dreamgym.dream import environment
 from dreamgym.dream.confidence import FEATURES, Calibration, calibrate, features
 from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.fitted import FittedModel, Fitting
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, InvalidInput, PredictionError
+from dreamgym.llm import ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import JsonObject, Provenance, Source, StopReason, Task, Tier, Trajectory, Transition
 
@@ -311,6 +313,24 @@ async def test_without_the_learned_effects_the_model_is_asked() -> None:
     assert len(model.asked) == 1
 
 
+async def test_a_fact_that_a_fitted_model_tells_is_not_believed_by_a_check() -> None:
+    """A fitted model is a language model, which can be talked into facts, although it is not a judge."""
+    note = json.dumps({"note_id": "N-1", "text": "Order O-1 is cancelled."})
+    told = {"reasoning": "", "error": False, "changes": [], "observation": note}
+
+    class Fitted(ScriptedLLM):
+        form = "fitted"
+
+    llm = Fitted(lambda messages: json.dumps({**told, "terminated": False, "success": False}))
+    fitting = Fitting(
+        env="shop", demonstrations=2, base="b", tokenizer="t", seed=0, rows=1, steps=1, learned=(), versions={}
+    )
+    made = DreamEnvironment(SHOP, FittedModel(llm, fitting), await recorded())
+    await made.reset(TASK, seed=3)
+    assert "N-1" in (await made.step(call("get_note", "N-1"))).state
+    assert made.transitions[0].provenance.unbounded
+
+
 class Foreign:
     """A tier of another package: it answers each call of one tool."""
 
@@ -350,6 +370,17 @@ async def test_the_tier_of_another_package_answers_before_the_model(installed: I
     assert (provenance.tier, provenance.model) == (Tier.PLUGIN, "m")
     assert provenance.confidence == pytest.approx(0.9, abs=0.02)
     assert made.asked is not None
+
+
+@pytest.mark.parametrize("exact", [False, True])
+async def test_a_success_that_a_tier_of_another_package_claims_is_open_without_a_check_or_a_judge(
+    installed: Install, exact: bool
+) -> None:
+    claim = predicted(order(1), START, success=True, terminated=True).noted(exact=exact)
+    installed({"a": Foreign("get_order", claim)})
+    made, _ = await dream(BY_MODEL, task=TASK.model_copy(update={"metadata": {}}))
+    result = await made.step(call("get_order", 1))
+    assert (result.reward, result.terminated, result.info["open_end"]) == (0.0, False, True)
 
 
 async def test_tiers_of_other_packages_are_asked_in_the_order_of_their_names(installed: Install) -> None:

@@ -1,9 +1,13 @@
 """`Trajectory.end`: how an episode ended, and its reward if it is known."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from dreamgym import Source, Task, Trajectory
-from dreamgym.types import StopReason
+from dreamgym import Source, StepResult, Task, ToolCall, Trajectory
+from dreamgym.environment import Environment, EnvironmentSpec
+from dreamgym.episode import play
+from dreamgym.types import JsonObject, StopReason
 
 
 @pytest.mark.parametrize(
@@ -24,3 +28,43 @@ def test_the_reward_of_an_unjudged_end_is_unknown_except_at_the_step_limit(
     task = Task(id="t", env="e", instruction="")
     played = Trajectory(id="a", task=task, transitions=(), source=Source.REAL, stop_reason=reason, final_reward=verdict)
     assert played.end == end
+
+
+class Ending:
+    """An environment whose first step is the given one."""
+
+    tools: Sequence[JsonObject] = ({"name": "go", "inputSchema": {"type": "object"}},)
+
+    def __init__(self, last: StepResult) -> None:
+        self._last = last
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        return StepResult(observation="ready")
+
+    async def step(self, action: ToolCall) -> StepResult:
+        return self._last
+
+    async def close(self) -> None:
+        pass
+
+
+async def ended(last: StepResult, steps: int = 1) -> Trajectory:
+    async def go(first: StepResult, environment: Environment, seed: int) -> None:
+        for _ in range(steps):
+            await environment.step(ToolCall(name="go"))
+
+    spec = EnvironmentSpec(name="e", tools_list=({"tools": [*Ending.tools]},), max_steps=9)
+    task = Task(id="t", env="e", instruction="")
+    return await play(Ending(last), task, go, spec=spec, seed=0, source=Source.SYNTHETIC)
+
+
+@pytest.mark.anyio
+async def test_the_reward_of_an_episode_that_a_dream_stopped_is_unknown() -> None:
+    stopped = StepResult(observation="over", truncated=True, info={"stop": StopReason.OUT_OF_SUPPORT.value})
+    assert (await ended(stopped)).end == "out_of_support, reward unknown"
+
+
+@pytest.mark.anyio
+async def test_a_step_after_the_end_does_not_change_how_an_episode_ended() -> None:
+    won = await ended(StepResult(observation="won", reward=1.0, terminated=True), steps=2)
+    assert (won.end, won.success, won.error, len(won.transitions)) == ("terminated, reward 1", True, None, 1)

@@ -2,8 +2,9 @@
 
 It behaves like mcp_counter.py, and starts in a tenth of the time that importing the SDK takes.
 
-FAULT is what happens in a call of `add`: the server `dies`, `hangs`, or `interrupts` its parent process and hangs. With
-`chats`, it instead writes a line that is not a message when it starts.
+FAULT is what happens in a call of `add`: the server `dies`, `hangs`, `overflows` (answers NaN), or `interrupts` its
+parent process and hangs. With `chats`, it instead writes a line that is not a message when it starts. With `hides`, it
+refuses to list its tools. With `tires`, it lists an argument that belongs in a header, and then answers no listing.
 """
 
 import json
@@ -37,6 +38,7 @@ class Counter:
     def __init__(self, fault: str) -> None:
         self._fault = fault
         self._count = 0
+        self._listings = 0
 
     def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         """Return the result of a request, or None for no answer. Raises KeyError for an unknown method or tool."""
@@ -48,6 +50,12 @@ class Counter:
                 "capabilities": {"tools": {}},
             }
         if method == "tools/list":
+            self._listings += 1
+            if self._fault == "hides":
+                raise KeyError("no method\ntools/list")
+            if self._fault == "tires":
+                schema = {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}
+                return None if self._listings > 1 else {"tools": [{"name": "add", "inputSchema": schema}]}
             return PAGES[params.get("cursor")]
         if method != "tools/call":
             raise KeyError(f"no method {method}")
@@ -65,6 +73,8 @@ class Counter:
             os.kill(os.getppid(), signal.SIGINT)
         if self._fault in {"hangs", "interrupts"}:
             return None
+        if self._fault == "overflows":
+            return {**said("count NaN"), "structuredContent": {"count": float("nan")}}
         if n < 0:
             return {**said("only up"), "isError": True}
         self._count += n

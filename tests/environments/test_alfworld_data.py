@@ -156,6 +156,8 @@ def test_every_wording_of_a_task_is_understood(task_type: str, number: int) -> N
     assert goal.change == next((change for change in ("heat", "cool", "clean") if f"_{change}_" in task_type), None)
     with pytest.raises(InvalidInput, match="expected a task in ALFWorld's wording"):
         HouseholdGoal("Win.")
+    with pytest.raises(InvalidInput, match="at most 1000 characters, got 4000"):
+        HouseholdGoal("put " * 999 + "mug!")
 
 
 def test_the_planner_gets_only_the_facts_that_a_task_needs() -> None:

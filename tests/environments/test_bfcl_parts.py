@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.dream.task_check import accomplished
-from dreamgym.errors import EpisodeFinished, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.state import parsed
 from dreamgym.testing.environment import check_environment
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
@@ -94,12 +94,15 @@ def test_listed_values_of_an_array_apply_to_its_items_and_huge_numbers_are_refus
     }
     described: JsonObject = {
         "name": "f",
-        "parameters": {"type": "dict", "properties": {"doors": doors, "exponent": {"type": "float"}}},
+        "parameters": {
+            "type": "dict",
+            "properties": {"doors": doors, "exponent": {"type": "float"}, "decimal_places": {"type": "integer"}},
+        },
     }
     schema = tool_of(described)["inputSchema"]
     assert isinstance(schema, dict)
-    jsonschema.validate({"doors": ["left"], "exponent": 3}, schema)
-    for wrong in ({"doors": ["up"]}, {"doors": "left"}, {"exponent": 10**9}):
+    jsonschema.validate({"doors": ["left"], "exponent": 3, "decimal_places": -2}, schema)
+    for wrong in ({"doors": ["up"]}, {"doors": "left"}, {"exponent": 10**9}, {"decimal_places": -(10**9)}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
 
@@ -157,6 +160,18 @@ def test_files_are_listed_by_path_and_a_directory_within_itself_is_not_entered()
     assert isinstance(told["root"], dict)
     assert told["root"]["/home/inner/a.txt"] == {"name": "a.txt", "kind": "file", "content": "hello"}
     assert list(told["root"]) == ["/home", "/home/inner", "/home/inner/a.txt", "/home/inner/again"]
+
+
+def test_a_disk_with_more_paths_than_a_state_can_have_is_unavailable() -> None:
+    disk = Disk()
+    deepest = disk._current_dir
+    for _ in range(30):  # each directory contains the one before it twice
+        copy = Place("copy")
+        copy.contents = {"a": deepest, "b": deepest}
+        deepest = copy
+    disk.root.contents["copy"] = deepest
+    with pytest.raises(EnvironmentUnavailable, match="more than 10000 paths"):
+        files(disk)
 
 
 @pytest.mark.parametrize(

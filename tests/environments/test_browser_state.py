@@ -7,6 +7,7 @@ from dreamgym_integrations.environments.browser.actions import admissible
 from dreamgym_integrations.environments.browser.miniwob import PAGES, SEEDS, miniwob_worlds
 from dreamgym_integrations.environments.browser.state import MOST, state_of
 from dreamgym_integrations.environments.browser.tree import page_of, without_layout
+from growth import grows_linearly
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +144,13 @@ def test_the_possible_actions_name_every_usable_element_and_no_other() -> None:
         "select_option('23', 'red')",
         "select_option('23', 'blue')",
     ]
+
+
+def test_a_line_that_does_not_fit_at_its_end_is_skipped_in_linear_time() -> None:
+    mark = ", checked='x'"
+    assert len(page_of(f"[1] button 'x'{mark * 40}").elements) == 1
+    assert page_of(f"[1] button 'x'{mark * 40},,").elements == ()
+    assert grows_linearly(page_of, lambda size: f"[1] button 'x'{mark * (size // len(mark))},,")
 
 
 def test_the_recorded_pages_are_all_there_and_each_world_is_in_one_split() -> None:

@@ -14,7 +14,7 @@ from mcp_counter import SCHEMA, counter
 from pydantic import JsonValue
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -105,6 +105,20 @@ async def test_an_http_server_is_reached_with_its_headers(monkeypatch: pytest.Mo
     assert set(heard[1:]) == {"Bearer 1234"}
 
 
+async def test_a_header_may_end_with_a_line_break_and_its_value_is_never_in_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = McpOptions(url="http://127.0.0.1:1/mcp", headers={"Authorization": "COUNTER_AUTHORIZATION"})
+    monkeypatch.setenv("COUNTER_AUTHORIZATION", "Bearer 1234\n")
+    assert options.header_values() == {"Authorization": "Bearer 1234"}
+    for value in ("s3cret\x01s3cret", "s3cret\ns3cret", "s3crét"):
+        monkeypatch.setenv("COUNTER_AUTHORIZATION", value)
+        with pytest.raises(InvalidInput, match="variable COUNTER_AUTHORIZATION cannot be the header") as raised:
+            async with started(url=options.url, headers=dict(options.headers)):
+                pass
+        assert "s3cr" not in str(raised.value)
+
+
 async def test_a_server_is_given_the_named_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTER_SECRET", "s3cret")
     ask = ToolCall(name="secret")
@@ -131,6 +145,79 @@ async def test_a_call_without_an_answer_is_given_up() -> None:
     async with started(command=[*COUNTER, "hangs"], timeout_s=6) as environment:
         with pytest.raises(EnvironmentUnavailable, match="did not answer within 6 s"):
             await environment.step(ADD)
+
+
+async def test_an_answer_that_json_does_not_allow_makes_the_server_unavailable() -> None:
+    async with started(command=[*COUNTER, "overflows"]) as environment:
+        with pytest.raises(EnvironmentUnavailable, match="answered with NaN or an infinite number"):
+            await environment.step(ADD)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("hides", "refused to list its tools: no method tools/list"), ("tires", "did not answer within 2 s$")],
+)
+async def test_a_server_that_does_not_list_its_tools_is_unavailable(fault: str, reason: str) -> None:
+    with pytest.raises(EnvironmentUnavailable, match=reason):
+        async with started(command=[*COUNTER, fault], timeout_s=2):
+            pass
+
+
+def refusal(message: str, status: int) -> Response:
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": message}}, status)
+
+
+def answering(answer: Response) -> Starlette:
+    """An MCP server with sessions that answers each tool call with the given response."""
+
+    async def mcp(request: Request) -> Response:
+        if request.method != "POST":
+            return Response(status_code=405 if request.method == "GET" else 200)
+        message = await request.json()
+        if "id" not in message:
+            return Response(status_code=202)
+        if message["method"] == "tools/call":
+            return answer
+        if message["method"] not in {"initialize", "tools/list"}:
+            return refusal("no such method", 400)
+        result: JsonObject = {
+            "protocolVersion": "2025-06-18",
+            "serverInfo": {"name": "counter", "version": "1"},
+            "capabilities": {"tools": {}},
+        }
+        if message["method"] == "tools/list":
+            result = {"tools": [{"name": "add", "inputSchema": SCHEMA}]}
+        told = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        return JSONResponse(told, headers={"mcp-session-id": "1"})
+
+    return Starlette(routes=[Route("/mcp", mcp, methods=["GET", "POST", "DELETE"])])
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Response(status_code=500), "Server returned an error response"),
+        (Response(status_code=401), r"\(HTTP 401\)"),
+        (Response(status_code=404), r"\(HTTP 404\): Session terminated"),
+        (refusal("Session not found", 404), r"\(HTTP 404\): Session not found"),
+        (RedirectResponse("http://127.0.0.1:1/mcp"), "Redirect to http://127.0.0.1:1/mcp not followed"),
+        (PlainTextResponse("please wait"), "Unexpected content type: text/plain"),
+        (Response("{]", media_type="application/json"), "Failed to parse JSON response"),
+        (Response("", media_type="text/event-stream"), "SSE stream ended without a response"),
+        (Response(status_code=202), "server answered a request with 202 Accepted"),
+    ],
+)
+async def test_a_broken_http_answer_makes_the_server_unavailable(answer: Response, reason: str) -> None:
+    async with running(answering(answer)) as url, started(url=f"{url}/mcp") as environment:
+        with pytest.raises(EnvironmentUnavailable, match=f"gave no answer.*{reason}") as raised:
+            await environment.step(ADD)
+    assert "\n" not in str(raised.value)
+
+
+async def test_a_refusal_over_http_is_an_error_in_the_words_of_the_server() -> None:
+    async with running(answering(refusal("only up", 400))) as url, started(url=f"{url}/mcp") as environment:
+        refused = await environment.step(ADD)
+        assert (refused.observation, refused.is_error) == ("only up", True)
 
 
 async def test_a_line_on_stdout_that_is_not_a_message_does_no_harm() -> None:

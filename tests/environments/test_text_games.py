@@ -3,6 +3,7 @@
 import asyncio
 import runpy
 import tomllib
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from dreamgym.environment import load_real
 from dreamgym.episode import play
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.testing import check_environment
-from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Trajectory
+from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
 OTHERS = sorted(set(GAMES) - {"coin"})
@@ -141,6 +142,40 @@ async def test_a_wrong_answer_ends_the_episode_without_success() -> None:
     with pytest.raises(EpisodeFinished):
         await environment.step(ToolCall(name="act", arguments={"command": "smell pineapple"}))
     await environment.close()
+
+
+class Talking:
+    """A simulation that answers every command with the same words."""
+
+    tools: Sequence[JsonObject] = (real("coin").spec.tools[0],)
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        return StepResult(observation="kitchen. north: pantry. you carry: math problem.")
+
+    async def step(self, action: ToolCall) -> StepResult:
+        return StepResult(observation=self._words)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("game", "words"),
+    [
+        ("coin", "pantry. south: kitchen: door."),
+        ("arithmetic", "your task is to divide 5 by 0. kitchen."),
+        ("arithmetic", f"add {'9' * 5000} and 5. kitchen."),
+        ("sorting", f"kitchen. you carry: {'9' * 5000} oak."),
+    ],
+)
+async def test_the_expert_plays_on_whatever_a_simulation_answers(game: str, words: str) -> None:
+    task = Task(id="0", env=game, instruction="")
+    expert = GAMES[game].behaviours["expert"]
+    played = await play(Talking(words), task, expert, spec=real(game).spec, seed=0, source=Source.SYNTHETIC)
+    assert played.stop_reason is StopReason.MAX_STEPS
 
 
 async def test_games_of_different_kinds_run_side_by_side() -> None:

@@ -222,6 +222,20 @@ def test_a_purchase_keeps_its_result_for_the_same_wish_and_is_open_for_an_unknow
     assert set(worth) == {(True, True), (False, True), (False, False)}
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_purchase_with_contradictory_results_is_open(recorded: list[Trajectory], is_first: bool) -> None:
+    won = next(one for one in recorded if one.success)
+    last = won.transitions[-1]
+    worthless = last.model_copy(update={"result": last.result.model_copy(update={"reward": 0.0})})
+    lost = won.model_copy(update={"id": "lost", "transitions": (*won.transitions[:-1], worthless), "final_reward": 0.0})
+    played = [lost, *recorded] if is_first else [*recorded, lost]
+    episode = PageWorlds.of(played, shop().reader).episode(won.task)
+    episode.resume(won.transitions[:-1])
+    answer = episode.answer(last.action)
+    assert answer is not None
+    assert (answer.success, answer.provenance.checked, answer.provenance.open_end) == (False, None, True)
+
+
 async def test_an_end_that_nobody_can_judge_truncates_the_episode_without_a_reward(
     buffer: MemoryBuffer, tasks: Sequence[Task]
 ) -> None:

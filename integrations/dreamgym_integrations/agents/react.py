@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_TURNS = 100
 """Limit for a model that never stops calling tools; environments have far lower limits of their own."""
+MAX_PAGES = 100
+"""Limit for a server that never stops listing tools."""
 STEP_TIMEOUT_S = 930.0
 """Slightly longer than the server's limit for a step."""
 SYSTEM = (
@@ -40,6 +42,13 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
         Client(mcp_url, read_timeout_seconds=STEP_TIMEOUT_S) as environment,
         AsyncOpenAI(base_url=base_url, api_key=key) as policy,
     ):
+        listed = await environment.list_tools()
+        offered = list(listed.tools)
+        for _ in range(MAX_PAGES - 1):
+            if listed.next_cursor is None:
+                break
+            listed = await environment.list_tools(cursor=listed.next_cursor)
+            offered += listed.tools
         tools: list[Any] = [
             {
                 "type": "function",
@@ -49,7 +58,7 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
                     "parameters": tool.input_schema,
                 },
             }
-            for tool in (await environment.list_tools()).tools
+            for tool in offered
         ]
         for _ in range(MAX_TURNS):
             completion = await policy.chat.completions.create(model=model or "policy", messages=messages, tools=tools)
@@ -72,7 +81,9 @@ async def _observe(environment: Client, call: ChatCompletionMessageToolCallUnion
         return f"There are only function tools, no {call.type!r} tools."
     try:
         given = json.loads(call.function.arguments or "{}")
-    except ValueError as error:
+        # A connection would break on half a surrogate pair, and would carry NaN as null.
+        json.dumps([call.function.name, given], ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
         return f"The arguments are not JSON: {error}"
     if not isinstance(given, dict):
         return f"The arguments must be a JSON object, not {type(given).__name__}."

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dreamgym.environment import Behaviour, Environment, first_reason
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
-from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
+from dreamgym.types import Frozen, JsonObject, Origin, StepResult, Task, ToolCall
 
 OptionsT = TypeVar("OptionsT", bound=Frozen)
 
@@ -37,6 +37,19 @@ def check_split(split: str) -> None:
     """Raises UnknownName unless the split is one of SPLITS."""
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
+
+
+def check_goal(task: Task, instruction: str) -> None:
+    """Raises InvalidInput for a generated task that asks for something else than the world, which rewards its own goal.
+
+    Args:
+        instruction: the instruction of the world that the task's metadata names.
+    """
+    if task.origin is Origin.GENERATED and task.instruction.split() != instruction.split():
+        raise InvalidInput(
+            f"task {task.id!r} was generated with a goal of its own, but the real environment rewards only "
+            f"{instruction.strip()!r}: play it in a dream"
+        )
 
 
 def packed_lines(package: str, name: str) -> list[str]:

@@ -28,6 +28,8 @@ IMPOSSIBLE_SHARE = 0.25
 """Share of impossible or malformed commands among the random commands of bad play."""
 PLAN_STEPS = 50
 """A plan stops after this many commands, even if the goal is not reached."""
+LONGEST_INSTRUCTION = 1_000
+"""The patterns of tasks take quadratic time; a task of ALFWorld has less than 100 characters."""
 APPLIANCES = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}
 
 _CHANGES = {"hot": "heat", "cool": "cool", "clean": "clean", "heat": "heat"}
@@ -41,6 +43,8 @@ class HouseholdGoal:
 
     def __init__(self, instruction: str) -> None:
         text = instruction.strip().lower()
+        if len(text) > LONGEST_INSTRUCTION:
+            raise InvalidInput(f"expected a task of at most {LONGEST_INSTRUCTION} characters, got {len(text)}")
         look, put = _LOOK.search(text), _PUT.search(text)
         if look is None and put is None:
             raise InvalidInput(f"expected a task in ALFWorld's wording, got {instruction!r}")

@@ -13,9 +13,10 @@ from dreamgym.schema import fault_under
 from dreamgym.state import as_text
 from dreamgym.tools import INVALID_ARGUMENTS, UNKNOWN_TOOL
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.base import check_goal
 from dreamgym_integrations.environments.bfcl.state import System
 from dreamgym_integrations.environments.bfcl.suite import Conversation, Suite
-from dreamgym_integrations.environments.bfcl.tasks import state_of, text_of
+from dreamgym_integrations.environments.bfcl.tasks import instruction_of, state_of, text_of
 from dreamgym_integrations.environments.bfcl.tools import NEXT
 from dreamgym_integrations.environments.bfcl.world import ApiInstances, FunctionResult, Referee
 
@@ -41,6 +42,7 @@ class BfclEnvironment:
             raise InvalidInput(
                 f"task {task.id!r}: expected the id of a conversation in metadata.conversation, got {name!r}"
             )
+        check_goal(task, instruction_of(conversation))
         make = self._suite.make
         world = ApiInstances(conversation, make)
         self._playing = conversation, world, Referee(conversation, make, self._suite.owners)

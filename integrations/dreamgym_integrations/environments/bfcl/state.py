@@ -14,11 +14,14 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.state import Collection, StateSchema, identity_of
 from dreamgym.types import JsonObject
 
 ORDER = "contents"
 """Field for the names in a directory, in their order. A listing shows it, but the check does not compare it."""
+MOST_PATHS = 10_000
+"""Most paths of a file system in a state; those of the benchmark have less than 100."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +115,17 @@ def _plain(value: Any) -> object:
 
 
 def files(system: Any) -> JsonObject:
-    """The file system: the file or directory at each path, and the user's current directory."""
+    """The file system: the file or directory at each path, and the user's current directory.
+
+    Raises:
+        EnvironmentUnavailable: there are more than MOST_PATHS. A copy shares the directories inside it, so that a few
+            calls of `cp` and `mv` can make millions of paths.
+    """
     found: JsonObject = {}
 
     def enter(item: Any, path: str, above: Sequence[object]) -> None:
+        if len(found) >= MOST_PATHS:
+            raise EnvironmentUnavailable(f"the file system has more than {MOST_PATHS} paths")
         inside = getattr(item, "contents", None)
         if inside is None:
             found[path] = {"name": item.name, "kind": "file", "content": item.content}

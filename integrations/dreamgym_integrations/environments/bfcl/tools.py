@@ -23,8 +23,8 @@ _TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
 _ENUM = re.compile(r"\[Enum\]:?\s*(\[.*?\])")
 WIDER: JsonObject = {"close_ticket.ticket_id": ["integer", "string"], "send_message.message_id": "object"}
 """Right types of values for which the package's docs disagree with its ground truth and its answers."""
-MAXIMA = {"precision": 1000, "exponent": 1000}
-"""Largest values: with larger ones, a single call of the calculator would block the server for minutes."""
+LARGEST = {"precision": 1000, "exponent": 1000, "decimal_places": 1000}
+"""Largest absolute values: with larger ones, a single call of the calculator would block the server for minutes."""
 
 
 def tools_of(docs: Sequence[JsonObject]) -> list[JsonObject]:
@@ -60,8 +60,8 @@ def schema_of(described: JsonValue, place: str) -> JsonObject:
         schema["properties"] = {name: schema_of(part, f"{place}.{name}") for name, part in properties.items()}
     if isinstance(items, dict):
         schema["items"] = schema_of(items, f"{place}[]")
-    if (maximum := MAXIMA.get(place.rpartition(".")[2])) is not None and known in {"integer", "number"}:
-        schema["maximum"] = maximum
+    if (largest := LARGEST.get(place.rpartition(".")[2])) is not None and known in {"integer", "number"}:
+        schema |= {"minimum": -largest, "maximum": largest}
     return _with_enum(schema)
 
 

@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import check_split, checked
+from dreamgym_integrations.environments.base import check_goal, check_split, checked
 from dreamgym_integrations.environments.browser import RULES, BrowserOptions
 from dreamgym_integrations.environments.browser.checks import Checks
 from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, TaskSetup
@@ -132,6 +132,7 @@ def site_worlds(given: Mapping[str, str]) -> Callable[[Task], TaskSetup]:
 
     def world_of(task: Task) -> TaskSetup:
         row = SiteTask.model_validate(task.metadata.get("site_task"))
+        check_goal(task, row.intent)
         known = addresses(given)
         text = row.model_dump_json()
         needed = {*row.sites, *(site for site in SITES if f"__{site.upper()}__" in text)}

@@ -18,9 +18,11 @@ from itertools import takewhile
 from typing import NamedTuple
 
 QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+# Each value has only one reading. With two, a line that does not fit at its end would take exponential time.
+_MARK_VALUE = rf"(?:{QUOTED})(?=,|$)|(?!(?:{QUOTED})(?:,|$))[^,]*"
 _LINE = re.compile(
     rf"(?P<indent>\t*)(?:\[(?P<bid>\w+)\] )?(?P<role>[\w-]+)(?P<colon>:?)(?: (?P<name>{QUOTED}))?"
-    rf"(?: value=(?P<value>{QUOTED}|[^,\s]+))?(?P<marks>(?:, [\w-]+(?:=(?:{QUOTED}|[^,]*))?)*)"
+    rf"(?: value=(?P<value>{QUOTED}|[^,\s]+))?(?P<marks>(?:, [\w-]+(?:=(?:{_MARK_VALUE}))?)*)"
 )
 _MARK = re.compile(rf", ([\w-]+)(?:=({QUOTED}|[^,]*))?")
 _PLAIN_MARK = re.compile(r"[\w-]+(?:=[\w-]+)?")

@@ -7,11 +7,13 @@ because the SDK requires the task that opened it to close it, but an environment
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters
@@ -36,6 +38,14 @@ if TYPE_CHECKING:
 MAX_PAGES = 100
 """Limit of pages in one listing: a server may hand out cursors without end."""
 SHOWN_CHARACTERS = 300
+BROKEN_HTTP = re.compile(
+    r"(Server returned an error response|Session terminated|Not Found)\Z"
+    r"|Unexpected content type: |Failed to parse (JSON response|SSE message): |SSE stream (failed|ended)"
+    r"|server answered a request with 202 |Redirect to .* not followed"
+)
+"""Messages that the SDK (mcp 2.3) makes itself if a POST gets no JSON-RPC answer. It raises them as the server's."""
+
+AnswerT = TypeVar("AnswerT")
 
 logging.getLogger("mcp.client").addHandler(logging.NullHandler())  # a stray line on stdout must not print a traceback
 
@@ -53,6 +63,7 @@ class McpSession:
         self._held: asyncio.Task[None] | None = None
         self._client: Client | None = None
         self._garbage = ""
+        self._lost = ""
         self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
 
     async def open(self) -> None:
@@ -77,12 +88,16 @@ class McpSession:
         tools: list[JsonObject] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await self._ask(ListToolsRequest(params=PaginatedRequestParams(cursor=cursor)))
+            params = PaginatedRequestParams(cursor=cursor)
+            try:
+                page = await self._ask(ListToolsRequest(params=params))
+                if "x-mcp-header" in str(page["tools"]):  # arguments that the SDK must repeat in headers
+                    await self._answered(self._client.session.list_tools(params=params))
+            except MCPError as error:
+                raise self._unavailable(f"refused to list its tools: {_one_line(error.message)}") from error
             listed = page["tools"]
             assert isinstance(listed, list), "the SDK has checked the answer"
             tools += [tool for tool in listed if isinstance(tool, dict)]
-            if any("x-mcp-header" in str(tool) for tool in listed):  # arguments that the SDK must repeat in headers
-                await self._client.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
             cursor = str(page["nextCursor"]) if page.get("nextCursor") is not None else None
             if cursor is None:
                 return tools
@@ -98,6 +113,10 @@ class McpSession:
             return {"content": [{"type": "text", "text": error.message}], "isError": True}
         if "content" not in answer:
             raise self._unavailable(f"asked a question back instead of answering {action.name!r}")
+        try:
+            json.dumps(answer, allow_nan=False)
+        except ValueError as error:
+            raise self._unavailable("answered with NaN or an infinite number, which JSON does not allow") from error
         return answer
 
     async def close(self) -> None:
@@ -128,7 +147,9 @@ class McpSession:
         options = self._options
         if options.url is not None:
             timeout = httpx2.Timeout(options.timeout_s)
-            async with httpx2.AsyncClient(headers=options.header_values(), timeout=timeout) as http:
+            async with httpx2.AsyncClient(
+                headers=options.header_values(), timeout=timeout, event_hooks={"response": [self._note_lost]}
+            ) as http:
                 yield streamable_http_client(options.url, http_client=http)
             return
         command, *args = options.command
@@ -140,12 +161,26 @@ class McpSession:
         if isinstance(message, Exception):
             self._garbage = first_reason(message)
 
+    async def _note_lost(self, response: httpx2.Response) -> None:
+        """Remember a status that means lost access or a lost session: its body may be a JSON-RPC error, like a refusal.
+
+        A 404 means a lost session only if there was one. Otherwise it may go with the refusal of an unknown tool.
+        """
+        if response.request.method == "POST":
+            has_session = "mcp-session-id" in response.request.headers
+            is_lost = response.status_code in (401, 403) or (has_session and response.status_code == 404)
+            self._lost = f" (HTTP {response.status_code})" if is_lost else ""
+
     async def _ask(self, request: CallToolRequest | ListToolsRequest) -> JsonObject:
         """Send a request. Raises MCPError if the server refuses it, EnvironmentUnavailable if there is no answer."""
         assert self._client is not None
+        return (await self._answered(self._client.session.send_request(request, _Raw))).root
+
+    async def _answered(self, answer: Awaitable[AnswerT]) -> AnswerT:
+        """Wait for an answer. Raises MCPError if the server refuses, EnvironmentUnavailable if there is no answer."""
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                return (await self._client.session.send_request(request, _Raw)).root
+                return await answer
         except TimeoutError as error:
             raise self._unavailable(f"did not answer within {self._options.timeout_s:g} s") from error
         except ValidationError as error:
@@ -153,6 +188,8 @@ class McpSession:
         except MCPError as error:
             if error.code == CONNECTION_CLOSED and error.message == "Connection closed":
                 raise self._unavailable("has ended") from error
+            if self._options.url is not None and (self._lost or BROKEN_HTTP.match(error.message)):
+                raise self._unavailable(f"gave no answer{self._lost}: {_one_line(error.message)}") from error
             raise
 
     def _unavailable(self, what: str) -> EnvironmentUnavailable:
@@ -166,11 +203,15 @@ class McpSession:
         return EnvironmentUnavailable(f"{self._options.server} {what}{heard}{words}")
 
 
-def _reason(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:SHOWN_CHARACTERS]
+
+
+def _reason(error: Exception) -> str:
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, FileNotFoundError):
         return f"cannot be started: {error.filename!r} was not found"
     if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
         return "ended before the MCP session was initialized"
-    return f"cannot be reached: {error or type(error).__name__}"
+    return f"cannot be reached: {_one_line(first_reason(error)) or type(error).__name__}"

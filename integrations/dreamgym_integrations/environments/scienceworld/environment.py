@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
-from dreamgym_integrations.environments.base import act_tool, command_of
+from dreamgym_integrations.environments.base import act_tool, check_goal, command_of
 from dreamgym_integrations.environments.scienceworld.simulator import CommandResult, Simulator, Variation, simulators
 
 COMMANDS = (
@@ -64,7 +64,14 @@ class ScienceWorldEnvironment:
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the world in `task.metadata`. The observation shows the place and the inventory."""
         world = world_of(task)
-        answer, view, commands = await asyncio.to_thread(self._run, lambda simulator: simulator.load(world))
+        self._playing = False
+
+        def start(simulator: Simulator) -> CommandResult:
+            answer = simulator.load(world)
+            check_goal(task, simulator.description())
+            return answer
+
+        answer, view, commands = await asyncio.to_thread(self._run, start)
         self.task, self._playing, self._started = task, True, answer.score
         return StepResult(observation=view, info={"score": answer.score, **commands})
 

@@ -94,7 +94,7 @@ class Explorer:
     def look(self, state: str) -> str:
         """Note the place that `state` describes and return the command to give there."""
         place, *details = state.rstrip(".").split(". ")
-        self._map.note(place, dict(detail.split(": ") for detail in details if ": " in detail))
+        self._map.note(place, dict(detail.split(": ", 1) for detail in details if ": " in detail))
         if "coin here" in details:
             return "take coin"
         return f"move {self._map.side(place, self._map.is_unseen) or 'north'}"

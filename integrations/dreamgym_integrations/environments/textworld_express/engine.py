@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 from dreamgym.environment import Behaviour
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
-from dreamgym_integrations.environments.base import act_tool, command_of
+from dreamgym_integrations.environments.base import act_tool, check_goal, command_of
 from dreamgym_integrations.environments.java import JavaMachine, java_failures
 
 SIDES = ("north", "east", "south", "west")
@@ -168,7 +168,9 @@ class GameEnvironment:
         world = task.metadata.get("seed")
         if not isinstance(world, int):
             raise InvalidInput(f"task {task.id!r}: expected a whole number in metadata.seed, got {world!r}")
+        self._playing = False
         answer = await asyncio.to_thread(self._call, "generateNewGameJSON", world, "train", False)
+        check_goal(task, await asyncio.to_thread(self._description))
         self._playing = True
         self._see(answer)
         return StepResult(observation=self._view)
@@ -201,6 +203,13 @@ class GameEnvironment:
     def _see(self, answer: Mapping[str, Any]) -> None:
         self._view = self._game.view(answer) or self._view
         self._commands = {plain(command): command for command in answer["validActions"]}
+
+    def _description(self) -> str:
+        """The instruction of this world."""
+        if self._game.instruction is not None:
+            return self._game.instruction
+        with java_failures():
+            return str(self._java.getTaskDescription())
 
     def _call(self, method: str, *arguments: str | int | bool) -> dict[str, Any]:
         if self._java is None:

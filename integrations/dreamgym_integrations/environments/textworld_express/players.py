@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
-from operator import add, floordiv, mul, sub
+from operator import add, mul, sub
 from random import Random
 
 from dreamgym.environment import Behaviour, Environment
@@ -26,9 +26,14 @@ MALFORMED = ("take", "put", "go", "move", "north", "look", "open", "read", "put 
 IMPOSSIBLE_SHARE = 0.25
 """Share of impossible or malformed commands among the random commands of bad play."""
 _UNITS = {"mg": 1e-3, "g": 1.0, "kg": 1e3, "ml": 1.0, "l": 1e3, "mm": 1.0, "cm": 10.0, "m": 1e3}
-_QUANTITY = re.compile(r"(\d+)(mg|g|kg|ml|l|mm|cm|m)? ")
-_PROBLEM = re.compile(r"(add|subtract|multiply|divide) (\d+) (?:and|to|from|by|with) (\d+)")
-_OPERATIONS = {"add": add, "subtract": lambda a, b: sub(b, a), "multiply": mul, "divide": floordiv}
+_QUANTITY = re.compile(r"(\d{1,9})(mg|g|kg|ml|l|mm|cm|m)? ")
+_PROBLEM = re.compile(r"(add|subtract|multiply|divide) (\d{1,9}) (?:and|to|from|by|with) (\d{1,9})")
+_OPERATIONS: Mapping[str, Callable[[int, int], int | None]] = {
+    "add": add,
+    "subtract": lambda a, b: sub(b, a),
+    "multiply": mul,
+    "divide": lambda a, b: a // b if b else None,
+}
 _VERBS = ("eat", "examine", "slice", "smell", "take", "touch")
 _FRUITS = ("apple", "banana", "grape", "grapefruit", "orange", "papaya", "peach", "pineapple", "strawberry")
 _DONE = {"chop": "chopped", "slice": "sliced", "dice": "diced", "fry": "fried", "roast": "roasted", "grill": "grilled"}

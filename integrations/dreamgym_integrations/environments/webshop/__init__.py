@@ -21,7 +21,7 @@ from pydantic import Field
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
-from dreamgym_integrations.environments.base import SPLITS, check_split, checked
+from dreamgym_integrations.environments.base import SPLITS, check_goal, check_split, checked
 from dreamgym_integrations.environments.webshop.goals import Goal
 from dreamgym_integrations.environments.webshop.players import behaviours
 from dreamgym_integrations.environments.webshop.reader import WebShopReader
@@ -95,6 +95,7 @@ class WebShopEnvironment:
         number = task.metadata.get("goal")
         if not isinstance(number, int) or not 0 <= number < len(self._shop.goals):
             raise InvalidInput(f"task {task.id!r}: expected a goal below {len(self._shop.goals)}, got {number!r}")
+        check_goal(task, self._shop.goals[number].instruction)
         self._visit = ShopVisit(self._shop, self._shop.goals[number], show_attributes=self._show_attributes)
         return self._result(self._visit)
 
