@@ -94,6 +94,8 @@ def _redacted(content: bytes, redact: Callable[[str], str]) -> bytes | None:
             continue
         if _is_printable(text) and (redacted := redact(text)) != text:
             return redacted.encode(encoding)
+        if encoding == "utf-8":  # latin-1 is for bytes that are not UTF-8
+            return None
     return None
 
 

@@ -27,6 +27,8 @@ _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _SCHEMA = frozenset({"$ref", "anyOf", "oneOf", "allOf", "properties"})
 _EXAMPLES = frozenset({"default", "const", "example", "examples"})
 _TOLD = frozenset({"title", "description", *_EXAMPLES})
+_HELD = _EXAMPLES | {"value"}
+"""Fields with a secret in an object that has a type: a schema's examples, and the value of a typed variable."""
 _LONG_NUMBER = 10**12
 _LAYOUTS: tuple[tuple[int | None, tuple[str, str]], ...] = (
     (None, (", ", ": ")),
@@ -39,12 +41,19 @@ _LAYOUTS: tuple[tuple[int | None, tuple[str, str]], ...] = (
 _WINDOW, _OVERLAP = 2**14, 2**12
 """Number of characters that a rule reads at a time, and the overlap of two readings. So no rule holds a thread for
 long."""
+_OPAQUE = re.compile(r"[A-Za-z0-9+/]{4096,}+")
+"""Long base64, such as a picture, which contains prefixes of tokens by chance. No token is as long."""
 _NAMES = ("name", "key", "label", "field", "header", "variable", "parameter", "property", "title", "id", "type")
 _VALUES = ("value", "content", "text", "data", "val")
+MAX_ENCODED = 4
+"""Number of encodings inside each other that are opened. Each can be read in two ways, so each doubles the time."""
 MAX_REMEMBERED = 2000
 MIN_REMEMBERED = 6
+MAX_LEARNED = 200
+"""Number of values of headers that are known at once. A server may set a new cookie with every response."""
 
 Rule = Callable[[str], Iterable[Find]]
+_FORMS: tuple[Rule, ...] = (forms.prefixed, forms.kingfisher)
 Json = TypeVar("Json", str, JsonValue)
 
 
@@ -69,27 +78,37 @@ class Redactor:
         """Secrets that were found by a name alone, each with that name."""
         self._rules, self._remembers = rules, remembers
         self._make = Placeholders(key)
+        self._depth = 0
+        """Number of encodings around the text that is being read."""
         self._fields = frozenset(name.lower() for name in rules.fields)
         self._allowed = [compiled(pattern) for pattern in rules.allow]
-        self._known: dict[str, tuple[str, str]] = {}
-        self._literals: Any = None
-        self.know(known or {})
+        self._known = {form: (name, value) for value, name in (known or {}).items() for form in _forms(value)}
+        self._learned: dict[str, None] = {}
+        """Values that were learned later, the newest last."""
         make = self._make
         self._rules_of_form: tuple[Rule, ...] = (
             *(_of_pattern(name, compiled(pattern)) for name, pattern in rules.patterns.items()),
-            *((forms.prefixed, forms.kingfisher) if rules.secrets else ()),
+            *(_FORMS if rules.secrets else ()),
             *(_of_kind(personal.RULES[kind], make) for kind in personal.RULES if kind in rules.personal),
         )
         self._telling: tuple[Rule, ...] = (pairs.beside, pairs.named, pairs.said) if rules.secrets else ()
 
-    def know(self, known: Mapping[str, str]) -> None:
-        """Replace these values from now on.
+    def know(self, known: Mapping[str, str]) -> list[str]:
+        """Replace these values too, until `MAX_LEARNED` newer ones are learned; returns those that are new.
 
         Args:
             known: literal secrets to the name of their origin.
         """
-        self._known |= {form: (name, value) for value, name in known.items() for form in _forms(value)}
-        self._literals = None
+        new = [value for value in known if value not in self._known]
+        for value in new:
+            self._known |= dict.fromkeys(_forms(value) - self._known.keys(), (known[value], value))
+        for value in [value for value in known if value in new or value in self._learned]:
+            self._learned.pop(value, None)
+            self._learned[value] = None
+        for oldest in list(self._learned)[:-MAX_LEARNED]:
+            del self._learned[oldest]
+            self._known = {form: origin for form, origin in self._known.items() if origin[1] != oldest}
+        return new
 
     def value(self, value: JsonValue) -> JsonValue:
         """The redacted JSON, in the same shape. A text under a secret's name is replaced whole; a number becomes 0."""
@@ -106,7 +125,7 @@ class Redactor:
         if len(self.told) > before:
             redacted = redact(redacted)
         if not self._remembers and self.told:
-            self.told, self._literals = {}, None
+            self.told = {}
         return redacted
 
     def _value(self, value: JsonValue) -> JsonValue:
@@ -163,12 +182,21 @@ class Redactor:
     def _text(self, text: str) -> str:
         if len(text) < 4:
             return text
+        text = _valid(text)
         if text.lstrip()[:1] in ("{", "["):
             try:
                 return self._json(text)
             except (ValueError, RecursionError):
                 pass  # it only begins like JSON, or is nested too deeply
-        return self._plain(redact_blobs(text, self._text))
+        return self._plain(redact_blobs(text, self._encoded) if self._depth < MAX_ENCODED else text)
+
+    def _encoded(self, text: str) -> str:
+        """Redact a text that is encoded inside of another one."""
+        self._depth += 1
+        try:
+            return self._text(text)
+        finally:
+            self._depth -= 1
 
     def _field(self, name: str, value: JsonValue) -> JsonValue:
         if not self._is_secret(name, value):
@@ -181,7 +209,7 @@ class Redactor:
             self.counts[name] += 1
             return 0
         if isinstance(value, dict):
-            held = _EXAMPLES if _is_schema(value) else value.keys()
+            held = _HELD if _is_schema(value) else value.keys()
             return {
                 self._text(key): self._field(name, item) if key in held else self._value(item)
                 for key, item in value.items()
@@ -196,12 +224,15 @@ class Redactor:
         return holds_secret(name, str(value)) if isinstance(value, (str, int)) else is_secret_name(name)
 
     def _whole_text(self, name: str, value: str) -> str:
+        value = _valid(value)
         bare = re.sub(r"(?i)^(?:bearer|basic|token|digest|apikey)\s+", "", value)
         if not bare.strip() or MARK.search(bare) or self._is_allowed(bare):
             return value
         self.counts[name] += 1
         self._remember(name, bare)
-        return value[: len(value) - len(bare)] + self._make.secret(name, bare)
+        # the first name wins, so that a value has one placeholder under all names
+        name, secret = self._known.get(bare, (self.told.get(bare, name), bare))
+        return value[: len(value) - len(bare)] + self._make.secret(name, secret)
 
     def _json(self, text: str) -> str:
         """Redact a text that is JSON. Its layout is kept if it is a usual one. Raises ValueError if it is not JSON."""
@@ -219,15 +250,16 @@ class Redactor:
     def _plain(self, text: str) -> str:
         """Redact in one pass: every rule reads the text without its escapes, and finds are replaced in the original."""
         seen = Unescaped(text)
+        without_pictures = _OPAQUE.sub(lambda match: " " * len(match[0]), seen.text)
         finds = list(self._literal(seen.text))
         if self._rules.secrets:
             finds += [*pairs.private_keys(seen.text), *columns(seen.text)]
         for start in range(0, max(1, len(seen.text) - _OVERLAP), _WINDOW - _OVERLAP):
-            window = seen.text[start : start + _WINDOW]
+            window, to_form = (whole[start : start + _WINDOW] for whole in (seen.text, without_pictures))
             finds += [
                 find._replace(start=find.start + start, end=find.end + start)
                 for rule in (*self._rules_of_form, *(self._telling if pairs.may_tell(window) else ()))
-                for find in rule(window)
+                for find in rule(to_form if rule in _FORMS else window)
             ]
         if not finds:
             return text
@@ -249,20 +281,17 @@ class Redactor:
 
     def _literal(self, text: str) -> Iterator[Find]:
         """Find the secrets that are known by their value."""
-        if self._literals is None:
-            literals = {**{value: (name, value) for value, name in self.told.items()}, **self._known}
-            longest_first = sorted(literals, key=len, reverse=True)
-            self._literals = compiled("|".join(map(re.escape, longest_first))) if longest_first else ()
-        if self._literals:
-            for match in self._literals.finditer(text):
-                form = match[0]
-                yield Find(match.start(), match.end(), self._known[form][0] if form in self._known else self.told[form])
+        # plain searches: for thousands of values they are faster than one pattern of all, and need no compilation
+        for form in (*self._known, *self.told):
+            at = text.find(form)
+            while at >= 0:
+                yield Find(at, at + len(form), self._known[form][0] if form in self._known else self.told[form])
+                at = text.find(form, at + len(form))
 
     def _remember(self, name: str, value: str) -> None:
         is_new = value not in self.told and value not in self._known and len(self.told) < MAX_REMEMBERED
         if is_new and len(value) >= MIN_REMEMBERED and has_letter_and_digit(value) and not MARK.search(value):
             self.told[value] = name
-            self._literals = None
 
     def _is_allowed(self, found: str) -> bool:
         return any(pattern.fullmatch(found) for pattern in self._allowed)
@@ -295,6 +324,11 @@ def _overlaps(marks: list[tuple[int, int]], start: int, end: int) -> bool:
     return at > 0 and marks[at - 1][1] > start
 
 
+def _valid(text: str) -> str:
+    """The text with a question mark for each half of a surrogate pair, which has no UTF-8 form."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def _is_heading(value: JsonValue) -> TypeGuard[list[str]]:
     return isinstance(value, list) and len(value) > 1 and all(isinstance(name, str) for name in value)
 
@@ -308,6 +342,8 @@ def _is_schema(value: Mapping[str, JsonValue]) -> bool:
 
 def _forms(secret: str) -> set[str]:
     """All forms of a literal secret: as it is, in a URL, escaped in JSON, and in base64 at each alignment."""
+    if not secret:
+        return set()
     raw = secret.encode()
     forms = {secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], raw.hex(), raw.hex().upper()}
     for shift in range(3):

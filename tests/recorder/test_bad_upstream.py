@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
-from dreamgym_server.recorder import http_to_http, http_to_stdio
+from dreamgym_server.recorder import child, http_to_http, http_to_stdio
 from dreamgym_server.running import running
 from pydantic import JsonValue
 from recorder_stage import BIN, HANDSHAKE, INITIALIZED, ODD, call, events, raw_stdio, recording, request
@@ -130,6 +131,50 @@ async def test_over_stdio_garbage_is_passed_on_and_reported_and_the_rest_is_reco
         ["garbage"],
         ["the server sent something other than JSON-RPC; it was passed on and is not recorded"],
     )
+
+
+DEEP = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    deep = "[" * asked["params"]["arguments"]["depth"]
+    answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"id": 7, "structuredContent": {"a": "DEEP"}}}
+    print(json.dumps(answer).replace('"DEEP"', deep + "]" * len(deep)), flush=True)
+"""
+
+
+async def test_an_answer_that_is_nested_too_deeply_is_an_error_for_its_call_alone(tmp_path: Path) -> None:
+    async with recording([sys.executable, "-c", DEEP], tmp_path) as recorder:
+        client = recorder.client("r")
+        # from about 980 levels on it cannot be written, and a little later it cannot be read either
+        for depth in (10, *range(940, 1000), 100_000):
+            answered = await client.ask(call("f", 7, depth=depth))
+            assert answered["id"] == 7
+        assert answered["error"]["message"] == "the server's answer is nested too deeply to be passed on"
+        assert "result" in await client.ask(call("f", 8, depth=10))
+
+
+async def test_half_a_surrogate_pair_passes_as_valid_json_and_is_recorded(tmp_path: Path) -> None:
+    echo = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": asked["params"]["arguments"]}), flush=True)
+"""
+    async with recording([sys.executable, "-c", echo], tmp_path) as recorder:
+        _, body = await recorder.client("r").post(call("f", 7, text="cut emoji \ud83d here"))
+        await recorder.seen()
+    assert b"cut emoji \\ud83d here" in body
+    assert [exchange.result for exchange in recorder.calls("r")] == [{"text": "cut emoji ? here"}]
+
+
+async def test_a_line_that_is_longer_than_the_bound_ends_the_server_and_its_open_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "MAX_LINE_BYTES", 2**16)
+    async with recording([sys.executable, "-c", DEEP], tmp_path) as recorder:
+        answered = await recorder.client("r").ask(call("f", 7, depth=2**17))
+    assert answered["error"]["message"].startswith("Connection closed: the server wrote a line of more than")
 
 
 async def test_a_tool_list_that_changes_is_recorded_as_it_was_each_time(tmp_path: Path) -> None:

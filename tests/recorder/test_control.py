@@ -50,6 +50,23 @@ async def test_a_body_with_an_unknown_field_is_refused_and_the_field_is_named(tm
     assert not (tmp_path / "r.jsonl").exists()
 
 
+async def test_a_label_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    async with recording(ODD, folder) as recorder:
+        folder.write_text("a file in the place of the folder")
+        control = f"{recorder.url}/record/r"
+        async with recorder.http.post(f"{control}/finish", json={"success": True}) as response:
+            refused = response.status, (await response.json())["error"]
+        folder.unlink()
+        async with recorder.http.get(control) as response:
+            state = await response.json()
+        async with recorder.http.post(f"{control}/finish", json={"success": True}) as response:
+            assert (response.status, (await response.json())["finished"]) == (200, True)
+    assert refused == (503, "the label of run 'r' is not on disk: the recorder's stderr says why; send it again")
+    assert state["finished"] is False
+    assert [event.success for event in recorder.events("r") if type(event) is Note] == [True]
+
+
 async def test_a_foreign_host_or_origin_is_refused_by_mcp_and_control_urls(tmp_path: Path) -> None:
     async with recording(ODD, tmp_path) as recorder:
         statuses = [

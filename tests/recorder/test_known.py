@@ -52,6 +52,11 @@ def test_a_header_is_known_whole_and_without_its_scheme_and_a_cookie_by_its_part
     }
 
 
+def test_only_the_value_of_a_new_cookie_is_known_and_its_attributes_are_not() -> None:
+    attributes = "Path=/items; Domain=.example.com; Max-Age=604800; SameSite=Strict"
+    assert secrets_in([("Set-Cookie", f"sid=s3cr3t=s1d; {attributes}")]) == {"s3cr3t=s1d": "set-cookie"}
+
+
 def test_the_password_and_a_secret_looking_parameter_of_a_url_are_known() -> None:
     url = "https://user:p%40ssword@host/mcp?api_key=k3y-of-url&page=1234567"
     assert secrets_of_url(url) == {"p@ssword": "password", "k3y-of-url": "api_key"}
@@ -60,3 +65,8 @@ def test_the_password_and_a_secret_looking_parameter_of_a_url_are_known() -> Non
 def test_a_password_inside_a_url_in_the_environment_is_known() -> None:
     environ = {"BACKEND": "postgres://me:hunter22@db/x", "HOME": "/root", "API_TOKEN": "t0ps3cret"}
     assert secrets_of_environment(environ) == {"hunter22": "backend-password", "t0ps3cret": "api_token"}
+
+
+def test_a_variable_that_only_resembles_a_url_is_read_too() -> None:
+    environ = {"BACKEND": "postgres://me:p[ssw0rd@db/x", "SITE": "https://[your-host]/x"}
+    assert secrets_of_environment(environ) == {"p[ssw0rd": "backend-password"}

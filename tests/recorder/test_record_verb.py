@@ -212,7 +212,15 @@ async def test_a_label_adds_task_and_outcome_and_ends_the_current_run(tmp_path: 
     assert [trajectory.success for trajectory in read_jsonl(out / "trajectories.jsonl", Trajectory)] == [True, True]
 
 
-def test_misuse_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_a_short_value_of_a_header_is_not_removed_from_the_recording(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/items/71"
+    command = [DREAMGYM, "record", str(tmp_path), "--upstream", url, "--header", "X-Debug=DBG"]
+    environ = {**ENVIRON, "DBG": "1"}
+    subprocess.run(command, input=b"", env=environ, capture_output=True, check=False, timeout=60)
+    assert tomllib.loads((tmp_path / "env.toml").read_text())["real"]["url"] == url
+
+
+def test_misuse_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = ("record", "crm", "--out", str(tmp_path / "crm"))
     assert misused(*record) == (2, "dreamgym: expected one real server: either a COMMAND after --, or --upstream URL")
     assert misused(*record, "--", "no-such-command") == (
@@ -222,6 +230,20 @@ def test_misuse_is_reported_in_one_line(tmp_path: Path) -> None:
     code, said = misused(*record, "--host", "0.0.0.0", "--", sys.executable)
     assert (code, said[:58]) == (2, "dreamgym: refusing to listen on 0.0.0.0 without a token: s")
     assert misused(*record, "--upstream", "http://x", "--header", "Authorization=NOT_SET")[0] == 2
+    for url in ("ftp://x", "http://[foo/mcp", "http://x:abc/mcp", "http:///mcp"):
+        said = "dreamgym: expected --upstream http://HOST… or https://HOST…"
+        assert misused(*record, "--upstream", url) == (2, said)
+    monkeypatch.setenv("EMPTY", "")
+    assert misused(*record, "--upstream", "http://x", "--header", "X-Api-Key=EMPTY") == (
+        2,
+        "dreamgym: --header X-Api-Key=VARIABLE: expected the name of a variable that is set and not empty",
+    )
+    monkeypatch.setenv("BROKEN", "s3cret\ns3cret")
+    assert misused(*record, "--upstream", "http://x", "--header", "X-Api-Key=BROKEN") == (
+        2,
+        "dreamgym: --header X-Api-Key=BROKEN: expected printable ASCII characters on one line",
+    )
+    assert not (tmp_path / "crm").exists()
     assert misused(*record, "--stdio", "--", sys.executable) == (
         2,
         "dreamgym: --stdio: it was removed: record uses stdio by itself if it is started with a pipe on standard input",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from dreamgym_server.recorder.pairing import Ended, Form, Heard, Tap
+from dreamgym_server.recorder.strip_state import Events
+from growth import grows_linearly
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -208,3 +211,18 @@ def test_lines_and_server_sent_events_may_be_cut_anywhere(texts: list[str], data
     parts = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     events = said(tap, *(heard(part, agent=False, form=form) for part in parts))
     assert [event["result"] for event in events] == [{"text": text} for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("form", "begin", "end"), [(Form.LINES, b"", b"\n"), (Form.EVENTS, b"data: ", b"\n\n"), (Form.EVENTS, b": ", b"\n")]
+)
+def test_a_message_in_many_parts_takes_time_in_proportion_to_its_length(form: Form, begin: bytes, end: bytes) -> None:
+    def read(message: bytes) -> None:
+        tap, events = Tap(), Events()
+        for at in range(0, len(message), 64):
+            part = message[at : at + 64]
+            list(tap.hear(Heard("r", "s", "scope", False, form, part, 1.0)))
+            if form is Form.EVENTS:
+                events.pass_on(part)
+
+    assert grows_linearly(read, lambda size: begin + b"x" * size + end)

@@ -73,7 +73,7 @@ def test_a_failure_to_write_is_reported_once_and_counted_and_later_writes_succee
     summary = on.close()
     reason = f"cannot write to {folder}: File exists"
     assert said == [f"dreamgym record: r: {reason}"]
-    assert summary.losses == {reason: 2}
+    assert (summary.calls, summary.losses) == ({"r": 1}, {reason: 2})
     assert summary.text.endswith(f"lost 2: 2 × {reason}")
     assert texts(folder) == ["three"]
 
@@ -138,6 +138,44 @@ def test_a_secret_is_redacted_in_every_run_and_on_stderr_once_it_is_known(tmp_pa
     assert said == [str(text).replace("it is", "warning:") + " is weak"]
 
 
+def test_a_closed_stderr_does_not_end_the_recording(tmp_path: Path) -> None:
+    def closed(line: str) -> None:
+        raise BrokenPipeError
+
+    on = Tape(tmp_path, Redactor(RedactionRules(), key=b"0" * 32, remembers=True), closed)
+    on.put(StderrLine("ready"))
+    put(on, "one")
+    on.put(StderrLine("a warning", from_server=True))
+    on.lose("r", "it was too long")
+    put(on, "two")
+    summary = on.close()
+    assert (summary.calls["r"], summary.losses) == (2, {"it was too long": 1})
+    assert texts(tmp_path) == ["one", "two"]
+
+
+def test_a_value_of_a_later_header_is_removed_from_earlier_lines(tmp_path: Path) -> None:
+    put(on := tape(tmp_path, []), "your session is Zx9kLmnop1qq")
+    on.put(Known({"Zx9kLmnop1qq": "set-cookie"}))
+    put(on, "and again Zx9kLmnop1qq")
+    on.close()
+    first, second = map(str, texts(tmp_path))
+    assert "Zx9kLmnop1qq" not in first + second
+    assert first.removeprefix("your session is ") == second.removeprefix("and again ")
+
+
+def test_a_server_that_sets_a_new_cookie_with_each_response_is_recorded_to_the_end(tmp_path: Path) -> None:
+    said: list[str] = []
+    on = tape(tmp_path, said)
+    on.put(Known({"Tr0ub4dor": "authorization"}))
+    for number in range(1500):
+        on.put(Known({"Tr0ub4dor": "authorization"}))
+        on.put(Known({f"{number:04}" + "aB3dE5fG7hI9" * 12: "set-cookie"}))
+    put(on, f"the cookie {number:04}" + "aB3dE5fG7hI9" * 12 + " and Tr0ub4dor")
+    on.close()
+    (text,) = texts(tmp_path)
+    assert (said, str(text).count("REDACTED-")) == ([], 2)
+
+
 def test_text_with_unusual_ends_of_lines_is_one_line_for_every_reader(tmp_path: Path) -> None:
     odd = "a\u2028b\u2029c\x85d\re\x0bf\x1cg"
     put(on := tape(tmp_path, []), odd, "next")
@@ -147,9 +185,12 @@ def test_text_with_unusual_ends_of_lines_is_one_line_for_every_reader(tmp_path: 
 
 
 def test_half_a_surrogate_pair_is_written_as_a_question_mark(tmp_path: Path) -> None:
-    put(on := tape(tmp_path, []), "\ud83d", "next")
+    said: list[str] = []
+    put(on := tape(tmp_path, said), "\ud83d", "cut emoji \ud83d here", '{"password": "hunter2\ud83d"}', "next")
     on.close()
-    assert texts(tmp_path) == ["?", "next"]
+    short, long, secret, last = texts(tmp_path)
+    assert (short, long, last, said) == ("?", "cut emoji ? here", "next", [])
+    assert "hunter2" not in str(secret)
 
 
 def test_all_runs_are_written_even_if_there_are_more_than_open_files_allowed(tmp_path: Path) -> None:

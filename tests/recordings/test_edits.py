@@ -141,6 +141,25 @@ def test_an_edited_tool_list_stays_until_the_server_lists_other_tools(folder: Pa
     assert "Better." not in file.read_text()
 
 
+def test_a_task_that_was_copied_from_a_recorded_one_stays_as_written_by_hand(folder: Path) -> None:
+    Tape(folder, "a").note(task="Who is x1?")
+    update_folder(folder)
+    file = folder / "tasks.jsonl"
+    (task,) = read_jsonl(file, Task)
+    mine = task.model_copy(update={"id": "mine", "instruction": "Who is x2?"})
+    file.write_text(f"{task.model_dump_json()}\n{mine.model_dump_json()}\n")
+    kept = mine.model_copy(update={"metadata": {}})
+    for run in ("c", "d"):
+        Tape(folder, run, at=3000).hello().call("get", "Cyd", id="x3")
+        report = update_folder(folder)
+        assert report is not None
+        assert (report.messages, read_jsonl(file, Task)) == ((), [kept, task])
+    for recording in ("a", "c", "d"):
+        (folder / "recordings" / f"{recording}.jsonl").unlink()
+    update_folder(folder)
+    assert read_jsonl(file, Task) == [kept]  # a recorded task goes with its run
+
+
 def test_an_edited_task_stays_the_task_of_its_episodes_until_it_is_labelled_again(folder: Path) -> None:
     Tape(folder, "a").note(task="Who is x1?")
     update_folder(folder)

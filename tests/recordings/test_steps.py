@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from importer_stage import DATA, imported, only, spec, steps, text_spec
+from pydantic import JsonValue
 
 from dreamgym.recordings.importers import ImportReport, read_file
 from dreamgym.types import JsonObject, StopReason
@@ -48,6 +49,25 @@ def test_steps_after_the_end_and_steps_without_an_observation_are_reported(tmp_p
     assert [skipped.where for skipped in report.left_out] == [
         "file.jsonl, line 1, step 0",
         "file.jsonl, line 1, step 2",
+    ]
+
+
+@pytest.mark.parametrize("given", [{}, {"reward": None}])
+def test_an_episode_that_is_done_but_has_no_reward_gets_no_reward(given: JsonObject, tmp_path: Path) -> None:
+    row: JsonObject = {"action": "look", "observation": "solved!", "done": True, **given}
+    trajectory = only(imported(tmp_path, text_spec(), {"instruction": "go", "steps": [row]}))
+    assert trajectory.reward is None
+    rated = only(imported(tmp_path, text_spec(), {"instruction": "go", "steps": [{**row, "reward": 0}]}))
+    assert (rated.reward, rated.stop_reason) == (0.0, StopReason.TERMINATED)
+
+
+def test_a_reward_that_is_not_a_number_is_reported_and_the_reward_is_unknown(tmp_path: Path) -> None:
+    rows: list[JsonValue] = [STEP, {**STEP, "reward": "1.0", "done": True}]
+    report = imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})
+    (trajectory,) = report.trajectories
+    assert (trajectory.reward, len(trajectory.transitions)) == (None, 2)
+    assert [(one.where, one.reason) for one in report.left_out] == [
+        ("file.jsonl, line 1, step 1", "its reward is not a finite number")
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -107,6 +108,19 @@ def test_an_address_in_a_long_text_is_found_in_time_that_grows_with_the_text() -
 def test_the_time_grows_with_the_length_of_the_text(piece: str) -> None:
     redactor = Redactor(RedactionRules(), key=b"k" * 32)
     assert grows_linearly(redactor.text, lambda size: piece * (size // len(piece)))
+
+
+@pytest.mark.parametrize("end", ["", "\nQUFB", " é"])
+def test_the_time_grows_with_the_length_of_base64_inside_base64(end: str) -> None:
+    def nested(size: int) -> str:
+        text = "nothing to see here"
+        while len(text) < size:
+            whole = text.encode()
+            text = base64.b64encode(whole + b" " * (-len(whole) % 3)).decode() + end
+        return text
+
+    redactor = Redactor(RedactionRules(), key=b"k" * 32)
+    assert grows_linearly(redactor.text, nested)
 
 
 def test_a_pattern_of_the_user_takes_linear_time_too() -> None:

@@ -285,6 +285,8 @@ def test_a_password_at_the_end_of_a_sentence_has_the_same_placeholder_as_in_a_fi
     [
         {"password": {"value": "hunter2pass", "more": ["hunter2pass"]}},
         {"token": {"type": "bearer", "id": "hunter2pass"}},
+        {"db_password": {"sensitive": True, "type": "string", "value": "hunter2pass"}},  # terraform output -json
+        {"db_password": {"type": ["list", "string"], "value": ["hunter2pass"]}},
         {"env": [{"name": "DB_PASSWORD", "value": "hunter2pass"}]},
         {"headers": [{"key": "X-Api-Key", "value": "hunter2pass"}]},
         {"properties": {"password": {"type": "string", "default": "hunter2pass"}}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import runpy
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,25 @@ def test_only_a_redactor_that_remembers_removes_a_secret_from_later_values() -> 
         one = redactor(remembers=remembers)
         one.value({"password": "hunter42x"})
         assert ("hunter42x" in str(one.value("he typed hunter42x"))) is not remembers
+
+
+def test_a_secret_has_one_placeholder_under_all_names() -> None:
+    said = redactor().value([{"token": "abc123def4"}, {"auth_token": "abc123def4"}, '{"session_token": "abc123def4"}'])
+    assert isinstance(said, list)
+    first, second, text = said
+    assert isinstance(first, dict)
+    assert isinstance(second, dict)
+    assert first["token"] == second["auth_token"] == json.loads(str(text))["session_token"]
+
+
+def test_a_picture_stays_as_it_is() -> None:
+    one = redactor()
+    damaged = [
+        number
+        for number in range(4)
+        if (picture := base64.b64encode(random.Random(number).randbytes(300_000)).decode()) != one.text(picture)
+    ]
+    assert damaged == []
 
 
 @pytest.mark.parametrize("value", ["expired", "none", "12", "changed yesterday"])

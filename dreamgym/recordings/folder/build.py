@@ -16,6 +16,7 @@ from dreamgym.recordings.folder.edits import (
     is_edited_list,
     last_built,
     made_from,
+    tasks_by_hand,
     with_edits,
     write_built,
 )
@@ -26,7 +27,7 @@ from dreamgym.recordings.folder.runs import Run, Say, read_runs
 from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.server import description_of, mirror_of
 from dreamgym.recordings.folder.states import RecordedEpisode, Stated, stated
-from dreamgym.recordings.folder.trajectories import RECORDED, Tasks, calls_of, trajectory_of
+from dreamgym.recordings.folder.trajectories import Tasks, calls_of, trajectory_of
 from dreamgym.recordings.folder.versions import listed_differences, outdated
 from dreamgym.types import Frozen, Task, Trajectory
 
@@ -93,7 +94,7 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     tools = _tools(folder, runs, say)
     file = folder / "tasks.jsonl"
     listed = read_jsonl(file, Task) if file.exists() else []
-    tasks = Tasks(name, (task for task in listed if RECORDED not in task.metadata), runs, say)
+    tasks = Tasks(name, tasks_by_hand(folder, listed), runs, say)
     calls = {run.id: calls_of(run, say) for run in runs}
     left_out = outdated(runs, calls, tools, say)
     episodes = [

@@ -76,6 +76,17 @@ def made_from(folder: Path, recorded: str) -> str:
     return sha256(f"{recorded} {_digest_of_files(file for file in files if file.exists())}".encode()).hexdigest()
 
 
+def tasks_by_hand(folder: Path, listed: Iterable[Task]) -> list[Task]:
+    """The tasks of tasks.jsonl that a person wrote, also as a copy of a recorded one, without its mark."""
+    last = last_built(folder)
+    given = last.tasks if last is not None else {}
+    return [
+        task.model_copy(update={"metadata": {name: item for name, item in task.metadata.items() if name != RECORDED}})
+        for task in listed
+        if RECORDED not in task.metadata or (given and task.id not in given)
+    ]
+
+
 def edited_tasks(folder: Path, given: Iterable[Task], listed: Iterable[Task], say: Say) -> dict[str, Task]:
     """The recorded tasks that a person has edited, by id. If an edit is lost, a copy of the file is kept.
 

@@ -102,11 +102,12 @@ class _Unusable(Exception):
 def redacted(trajectory: Trajectory, redact: Redact) -> Trajectory:
     """The trajectory with all texts of calls and answers redacted; ids and numbers are kept."""
     row = trajectory.model_dump(mode="json")
+    actions = [transition["action"] for transition in row["transitions"]]
     parts = [
         (("answer", "error"), row),
         (("instruction", "initial_state", "metadata"), row["task"]),
         *((("state", "next_state", "reasoning"), transition) for transition in row["transitions"]),
-        *((("arguments",), transition["action"]) for transition in row["transitions"]),
+        *((tuple(name for name in action if name != "name"), action) for action in actions),
         *((("observation", "info"), transition["result"]) for transition in row["transitions"]),
     ]
     # as one value, so that what one part marks as a secret is taken out of the others too

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec
@@ -41,6 +42,23 @@ def defined_tools(found: Iterable[Found]) -> tuple[list[JsonObject], list[Skippe
 def has_tools(folder: Path) -> bool:
     """True if the folder has a tools.json."""
     return (folder / "tools.json").exists()
+
+
+@contextmanager
+def removed_on_failure(folder: Path) -> Iterator[None]:
+    """Remove the files that the block has added to the folder if the block fails, so that it can be tried again."""
+    was_there = folder.exists()
+    files = (folder / name for name in ("env.toml", "tools.json", "tasks.jsonl", "trajectories.jsonl"))
+    missing = [file for file in files if not file.exists()]
+    try:
+        yield
+    except BaseException:  # Ctrl-C too
+        with suppress(OSError):
+            for file in missing:
+                file.unlink(missing_ok=True)
+            if not was_there:
+                folder.rmdir()
+        raise
 
 
 def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:

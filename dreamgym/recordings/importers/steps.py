@@ -5,7 +5,8 @@
 
 An action is a text, or a call as {name, arguments}. A step with `is_error` true is a tool error. InterCode's reward of
 a turn is the score so far, not a part of a sum. The episode gets the best one, as InterCode's own summary does. An
-action that InterCode marks as not valid could not be run, so it is a tool error.
+action that InterCode marks as not valid could not be run, so it is a tool error. If no step has a reward, or one of
+them cannot be read, the reward of the episode is not known, even if a step has `done`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
     steps: list[ImportedStep] = []
     left_out: list[Skipped] = []
     rows = _rows(fields)
-    done = False
+    rewards: list[float | None] = []
+    done, readable = False, True
     for index, row in enumerate(rows):
         step = _step(row)
         if done:
@@ -67,7 +69,16 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
             left_out.append(Skipped(f"{where}, step {index}", step))
         else:
             steps.append(step)
-            done = step.result.terminated
+            rewards.append(number(row.get("reward")))
+            if rewards[-1] is None and row.get("reward") is not None:
+                readable = False
+                left_out.append(Skipped(f"{where}, step {index}", "its reward is not a finite number"))
+            done = row.get("done") is True
+    # a step that ends the task has a known reward; without a reward, the end must stay open
+    is_rated = readable and any(reward is not None for reward in rewards)
+    if done and is_rated:
+        ended = steps[-1].result.model_copy(update={"terminated": True})
+        steps[-1] = ImportedStep(steps[-1].action, ended)
     summary = fields.get("summary")
     opening = string(fields.get("initial_observation"))
     instruction = next((string(fields[name]) for name in _INSTRUCTIONS if fields.get(name)), opening)
@@ -76,7 +87,7 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
         instruction=instruction,
         opening=opening or None,
         steps=tuple(steps),
-        stop_reason=StopReason.TERMINATED if done else StopReason.CLOSED,
+        stop_reason=StopReason.TERMINATED if done and is_rated else StopReason.CLOSED,
         final_reward=number(summary.get("max_reward")) if isinstance(summary, dict) else None,
         metadata={name: value for name, value in fields.items() if _describes(name, value)},
         left_out=tuple(left_out),
@@ -89,9 +100,7 @@ def _step(row: JsonObject) -> ImportedStep | str:
     if missing:
         return f"has no {' and no '.join(missing)}; {_EXPECTED}, got an object with {_names(row)}"
     result = result_from(row["observation"], is_error=row.get("valid") is False or row.get("is_error") is True)
-    result = result.model_copy(
-        update={"reward": number(row.get("reward")) or 0.0, "terminated": row.get("done") is True}
-    )
+    result = result.model_copy(update={"reward": number(row.get("reward")) or 0.0})
     action = row["action"]
     if isinstance(action, str) and action.strip():
         return ImportedStep(Command(action), result)
