@@ -177,6 +177,7 @@ class StepResult(Frozen):
     - `notices`: the MCP notifications that the tool sent while it ran;
     - `error`: the JSON-RPC error that the tool answered with;
     - `open_end`: as in Provenance;
+    - `redacted`: True if the call was stored redacted, so that it cannot be played again in the real environment;
     - `objects`: how a dream of objects differs from its recorded start. Agents are never shown this."""
 
     @property

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from dreamgym.dream.ending import is_unbounded
+from dreamgym.dream.ending import is_unbounded, needs_invented_answers
 from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.episode import play
@@ -189,8 +189,10 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
     steps = trajectory.transitions
     if steps and steps[-1].result.terminated and steps[-1].result.reward > 0:
         return True
-    verdict = accomplished(trajectory.task, last_state(trajectory), [step.result.observation for step in steps])
-    if verdict is True and is_unbounded(steps):
+    state = last_state(trajectory)
+    told = [(step.result.observation, step.provenance) for step in steps]
+    verdict = accomplished(trajectory.task, state, [answer for answer, _ in told])
+    if verdict is True and (is_unbounded(steps) or needs_invented_answers(trajectory.task, state, told)):
         return None
     return False if verdict is None and ends_itself else verdict
 

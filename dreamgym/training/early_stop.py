@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Outcomes = Sequence[float | None]
-"""1 or 0 for each task of a probe, None if its episode failed; the tasks are the same in each probe."""
+"""1 or 0 for each task of a probe, None if its episode failed or its reward is unknown; the tasks are the same in each
+probe."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class RealProbes:
 def chance_of_fall(before_N: Outcomes, after_N: Outcomes) -> float:
     """One-sided sign test: the probability of at most this many gains among the tasks whose outcome changed.
 
-    Tasks with a failed episode are left out.
+    Tasks whose outcome is None in one of the probes are left out.
     """
     pairs = [(a, b) for a, b in zip(before_N, after_N, strict=True) if a is not None and b is not None and a != b]
     gained = sum(b > a for a, b in pairs)

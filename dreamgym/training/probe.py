@@ -20,14 +20,16 @@ class Evaluation(Frozen):
     """Total number of environment steps."""
     failed: int
     """Episodes in which the environment failed; they count neither as success nor as failure."""
+    unjudged: int = 0
+    """Episodes whose reward is unknown, since no check and no judge could decide it; they are not counted either."""
     outcomes: tuple[float | None, ...]
-    """1 for success, 0 for failure, None for a failed environment; in the order of the tasks."""
+    """1 for success, 0 for failure, None for a failed environment or an unknown reward; in the order of the tasks."""
 
 
 async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batch: int = 128) -> Evaluation:
     """Play each task once by sampling and count successes; `seed` fixes the sampled tokens."""
     outcomes: list[float | None] = []
-    refused = steps = unheard = failed = 0
+    refused = steps = unheard = failed = unjudged = 0
     for start in range(0, len(tasks), batch):
         chunk = tasks[start : start + batch]
         episodes = await player.play(
@@ -39,7 +41,8 @@ async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batc
         )
         for episode in episodes:
             failed += episode.error is not None
-            outcomes.append(None if episode.error is not None else float(episode.success))
+            unjudged += episode.error is None and episode.is_unjudged
+            outcomes.append(None if episode.reward is None else float(episode.success))
             refused += episode.refused
             unheard += episode.unheard
             steps += len(episode.actions)
@@ -50,5 +53,6 @@ async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batc
         mean_steps=steps / max(1, len(tasks)),
         steps=steps,
         failed=failed,
+        unjudged=unjudged,
         outcomes=tuple(outcomes),
     )

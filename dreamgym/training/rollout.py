@@ -15,6 +15,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pydantic import JsonValue
+
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
@@ -23,6 +25,9 @@ TURN_TOKENS = 64
 EPISODE_TOKENS = 4096
 """Default limits: most tokens of one answer of a policy, and of an episode, which is cut there. A checkpoint may
 contain other limits."""
+
+MAX_DEPTH = 63
+"""Most levels of a policy's call. The request around it has one more, and a server refuses more than 64."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,8 @@ class Rollout:
     segments: list[Segment]
     """One segment if the conversation was only appended to; one more each time that the agent rewrote its history."""
     actions: list[str] = field(default_factory=list)
-    """The texts that the policy wrote as actions; for an agent, the calls that reached the environment."""
+    """The texts that the policy wrote as actions; for an agent, the calls that reached the environment. The calls
+    of an agent that failed are counted, but their texts are empty."""
     refused: int = 0
     """Number of actions that the environment answered with an error."""
     unheard: int = 0
@@ -189,9 +195,23 @@ def parse_action(spec: EnvironmentSpec, text: str) -> ToolCall:
         return ToolCall(name=tool, arguments={argument: text})
     try:
         call = json.loads(text)
+        if _is_too_deep(call):
+            raise InvalidInput(f"not a tool call: it is nested deeper than {MAX_DEPTH} levels")
         return ToolCall(name=call["name"], arguments=call.get("arguments", {}))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidInput('not a tool call: expected {"name": …, "arguments": {…}} as JSON') from error
+
+
+def _is_too_deep(value: JsonValue) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return any(isinstance(one, dict | list) for one in level)
 
 
 def action_text(spec: EnvironmentSpec, action: ToolCall) -> str:
@@ -292,10 +312,15 @@ class TokenPlayer:
             episode.error = f"{type(failure).__name__}: {failure}"
             return False
         talk.segments[-1].reward(result.reward)
+        if isinstance(confidence := result.info.get("confidence"), float | int):
+            episode.confidence = min(confidence, 1.0 if episode.confidence is None else episode.confidence)
         episode.refused += result.is_error
         episode.total_reward += result.reward
         episode.success = result.terminated and episode.total_reward > 0
         episode.is_unjudged = not result.terminated and (episode.is_unjudged or "open_end" in result.info)
         if result.done or len(episode.actions) == self._spec.max_steps:
             return False
-        return talk.hear(result)
+        goes_on = talk.hear(result)
+        # cut off by the limit of tokens: if the environment does not end by itself, a check or judge has yet to decide
+        episode.is_unjudged |= not goes_on and not self._spec.is_over_when_done
+        return goes_on

@@ -195,6 +195,29 @@ async def test_a_post_that_cannot_be_served_is_an_error_of_the_protocol(
     assert named in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_session_that_was_closed_or_forgotten_starts_no_other_episode(stage: Stage, restarts: bool) -> None:
+    async def ask_rpc(http: httpx2.AsyncClient, method: str, **params: object) -> Any:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return (await http.post("/envs/counter/openenv/mcp", json=body)).json()
+
+    add = {"name": "add", "arguments": {"n": 1}}
+    async with stage.serve() as (url, http):
+        session = (await ask_rpc(http, "openenv/session/create"))["result"]["session_id"]
+        address = f"{url.replace('http', 'ws', 1)}/envs/counter/openenv/ws?session_id={session}"
+        async with connect(address, proxy=None) as websocket:
+            await ask(websocket, {"type": "reset", "data": {"task_id": "counter-2"}})
+        first = await ask_rpc(http, "tools/call", session_id=session, **add)
+        if not restarts:
+            await ask_rpc(http, "openenv/session/close", session_id=session)
+            after = await ask_rpc(http, "tools/call", session_id=session, **add)
+    if restarts:
+        async with stage.serve() as (_, http):
+            after = await ask_rpc(http, "tools/call", session_id=session, **add)
+    assert first["result"]["data"] == "count 3"
+    assert "unknown episode" in after["error"]["message"]
+
+
 async def test_a_call_returns_its_structured_content(stage: Stage) -> None:
     worlds = RealWorlds(structured_spec, lambda: StructuredCounter(structured_spec))
     async with (

@@ -138,7 +138,7 @@ async def test_a_refused_action_is_the_policys_fault_and_an_unavailable_environm
     async with at(echo(breaks=True)) as play:
         rollout = await play(strict, "hello")
     assert rollout.reward is None
-    assert "The environment is currently unavailable" in str(rollout.error)
+    assert "The environment did not answer" in str(rollout.error)
 
 
 async def test_a_request_that_was_refused_gives_no_reward() -> None:

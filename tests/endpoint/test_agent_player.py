@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,17 @@ from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 from dreamgym_integrations.trainers.policy.model import ChatCodec
 from dreamgym_server.sources import RealWorlds, Worlds
 from echo import SPEC, Echo, tiny
+from mcp import Client
 from openai import AsyncOpenAI
 from server_stage import CounterModel, Stage, counter_spec
-from speakers import CODEC, TOKENIZER, Speaker, call
+from speakers import CODEC, TOKENIZER, Speaker, byte_pairs, call
 
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.episode import Agent, load_agent
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.training.rollout import Policy, Rollout, Segment
+from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
 AGENTS = ["react", "langgraph", "openai_agents"]
@@ -211,6 +213,48 @@ async def test_an_agent_that_fails_loses_its_episode_and_no_other(broken: Agent,
         first, second, third = await play(3)
     assert (second.error, second.reward, second.segments) == (error, None, [])
     assert first.reward == third.reward == 1.0
+
+
+async def test_the_steps_of_an_agent_that_fails_are_counted() -> None:
+    async def breaks_off(task: str, mcp_url: str, policy_url: str) -> str:
+        async with Client(mcp_url) as environment:
+            for _ in range(3):
+                await environment.call_tool("add", {"n": 1})
+        raise OSError("its notes cannot be written")
+
+    async with stage(breaks_off, Speaker(to_ten), worlds=counter()) as play:
+        (rollout,) = await play()
+    assert (rollout.reward, len(rollout.actions)) == (None, 3)
+
+
+class Forgetful(ChatCodec):
+    """A codec with a fault: it cannot go on with a conversation."""
+
+    def added(self, messages: Sequence[JsonObject], *, ended: bool) -> list[int]:
+        raise KeyError("turn")
+
+
+@pytest.mark.parametrize(
+    ("codec", "error"),
+    [
+        (lambda: Forgetful(byte_pairs()), "500"),
+        (lambda: ChatCodec(unended()), "does not end a tool call with the tokenizer's end token '<|endoftext|>'"),
+    ],
+)
+async def test_an_endpoint_that_cannot_answer_is_not_blamed_on_the_policy(
+    codec: Callable[[], ChatCodec], error: str
+) -> None:
+    async with stage(load_agent("react"), Speaker(to_ten), codec(), worlds=counter()) as play:
+        (rollout,) = await play()
+    assert error in str(rollout.error)
+    assert rollout.reward is None
+
+
+def unended() -> Any:
+    """A tokenizer whose template ends turns with another token than its own."""
+    tokenizer = byte_pairs()
+    tokenizer.add_special_tokens({"eos_token": "<|endoftext|>"})
+    return tokenizer
 
 
 async def test_an_agent_that_crashes_after_the_end_of_its_episode_keeps_the_reward() -> None:

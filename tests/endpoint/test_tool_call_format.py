@@ -162,6 +162,15 @@ def test_a_text_is_not_an_action_of_a_tool_with_other_arguments_with_or_without_
         check_tools([offered], knows_tools=False)
 
 
+@pytest.mark.parametrize("levels", [62, 100_000])
+def test_a_text_that_a_server_would_refuse_as_too_deep_is_not_an_action(levels: int) -> None:
+    spec, _ = asking({"properties": {"q": {"type": "array"}}, "required": ["q"]})
+    call = '{"name": "ask", "arguments": {"q": %s}}'
+    assert parse_action(spec, call % ("[" * 61 + "]" * 61)).name == "ask"
+    with pytest.raises(InvalidInput, match="not a tool call"):
+        parse_action(spec, call % ("[" * levels + "]" * levels))
+
+
 def test_tools_that_a_template_cannot_show_are_refused_with_their_names() -> None:
     check_tools([ACT], knows_tools=False)
     check_tools([ACT, ADD], knows_tools=True)

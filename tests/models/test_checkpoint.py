@@ -102,6 +102,14 @@ async def test_sampling_follows_its_seed_and_leaves_the_process_random_numbers_a
     assert again.text != other.text
 
 
+async def test_an_answer_that_ends_at_once_reports_its_usage_too(
+    model: CheckpointModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckpointModel, "_ends", set(range(1_000)))
+    answer = await model.complete(said("w1 w2"), max_tokens=4)
+    assert (answer.text, answer.is_told) == ("", True)
+
+
 async def test_a_prompt_that_does_not_fit_fails_and_the_next_one_is_answered(model: CheckpointModel) -> None:
     with pytest.raises(EnvironmentUnavailable, match="does not fit into the model's context of 64 tokens"):
         await model.complete(said("w1 " * 70))

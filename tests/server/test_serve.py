@@ -79,9 +79,10 @@ def test_a_server_stops_without_a_fault_while_a_page_watches_an_episode(folder: 
         base = url.removesuffix("/envs/house/mcp")
         episode = http.post(f"{base}/envs/house/episodes", json={}).json()["episode"]
         with http.stream("GET", f"{base}/view/api/events", params={"id": episode}) as events:
-            assert '"steps": 0' in next(events.iter_lines())
+            lines = events.iter_lines()
+            assert '"steps": 0' in next(lines)
             process.send_signal(signal.SIGTERM)
-            assert [line for line in events.iter_lines() if line] == []
+            assert [line for line in lines if line] == []
         assert process.wait(60) == 0
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()

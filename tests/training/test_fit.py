@@ -11,7 +11,7 @@ from datasets import load_from_disk
 from dreamgym_integrations.trainers.experience.data import FitSettings, prepare, working_folder
 from dreamgym_integrations.trainers.experience.result import finish
 from dreamgym_integrations.trainers.experience.rows import IGNORED
-from dreamgym_integrations.trainers.experience.train import losses, train
+from dreamgym_integrations.trainers.experience.train import _config, losses, train
 from lamps import SPEC, folder, recorded
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
@@ -209,6 +209,12 @@ def test_held_out_rows_are_measured_by_their_answers_alone(tmp_path: Path) -> No
     assert (len(learned), len(held_out)) == (prepared.rows, prepared.held_out_rows) == (40, 8)
     assert all(IGNORED not in labels for labels in learned["labels"])
     assert all(labels[0] == IGNORED != labels[-1] for labels in held_out["labels"])
+
+
+@pytest.mark.parametrize("batch", [1, 6, 12, 15, 20, 23, 32])
+def test_an_update_learns_from_as_many_rows_as_the_batch_has(batch: int, tmp_path: Path) -> None:
+    config = _config(tmp_path, FitSettings(base="tiny", batch=batch))
+    assert config.per_device_train_batch_size * config.gradient_accumulation_steps == batch
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

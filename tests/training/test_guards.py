@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.common.checkpoints import replaced_folder
 from dreamgym_integrations.trainers.policy.run_folder import begin, identity, newest_checkpoint
+from dreamgym_integrations.trainers.policy.train import train_policy
 from lamp import LampEnvironment
-from lamp_runs import broken_after, same, trained, weights
+from lamp_runs import broken_after, lamp, same, trained, weights
 
 from dreamgym import EnvironmentSpec, StepResult, ToolCall
+from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage, TrainingStopped
 from dreamgym.training.early_stop import Seen
-from dreamgym.training.practice import Settings, read_record
+from dreamgym.training.practice import Practice, Settings, read_record
+from dreamgym.training.rollout import TokenPlayer
 
 SETTINGS = Settings(steps=4, groups=2, group_size=4, save_every=2, probe_every=1)
 Probe = Callable[[Any, Any, int], Any]
@@ -180,6 +184,21 @@ def test_a_line_of_the_record_that_was_cut_off_is_ignored(tmp_path: Path) -> Non
     assert read_record(tmp_path / "m.jsonl") == [{"step": 0}]
     (tmp_path / "m.jsonl").write_text('{"ste')
     assert read_record(tmp_path / "m.jsonl") == []
+
+
+def test_the_last_update_that_the_real_steps_pay_for_is_saved(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"steps": 50, "save_every": 50})
+    curriculum = Curriculum(lamp_spec.tasks, share=0, seed=0)
+    record = tmp_path / "m.jsonl"
+    played = Practice(lamp_spec, curriculum, None, settings, record, where="real", real_steps=60)
+    player = partial(TokenPlayer, spec=lamp_spec, make_environment=lamp)
+    train_policy(played, lamp_policy, tmp_path, settings, portal=portal, player=player)
+    updates = [line["step"] for line in read_record(record) if "rollout_s" in line]
+    found = newest_checkpoint(tmp_path, identity(lamp_spec, lamp_policy, settings))
+    assert found is not None
+    assert found.name == f"checkpoint-{len(updates)}"
 
 
 @pytest.fixture

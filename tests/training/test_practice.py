@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from lamp import LampEnvironment
 
-from dreamgym import EnvironmentSpec, StepResult, Task
+from dreamgym import EnvironmentSpec, StepResult, Task, ToolCall
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.errors import InvalidInput
 from dreamgym.training.practice import Practice, Settings, read_record
+from dreamgym.training.probe import evaluate
 from dreamgym.training.rollout import Generation, Segment, TokenPlayer
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +30,8 @@ class Mute:
 
 class MuteTalk:
     """An episode of `Mute`."""
+
+    has_room = True
 
     def __init__(self) -> None:
         self.segments = [Segment([0])]
@@ -49,7 +52,7 @@ class MuteTalk:
 
     def hear(self, result: StepResult) -> bool:
         self.segments[0].hear([0])
-        return True
+        return self.has_room
 
 
 class Noting(LampEnvironment):
@@ -103,3 +106,39 @@ async def test_too_few_real_steps_for_an_update_are_refused_and_the_last_update_
     assert enough.spent
     taken = sum(int(str(line["environment_steps"])) for line in read_record(tmp_path / "30.jsonl"))
     assert taken == 30
+
+
+class OpenEnded(LampEnvironment):
+    """A red lamp whose reward nobody knows; the other lamps are judged."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        result = await super().step(action)
+        return result.model_copy(update={"info": {"open_end": True}}) if self._colour == "red" else result
+
+
+class Short(Mute):
+    """A policy whose episodes have room for one action."""
+
+    def talk(self, task: Task, first: StepResult) -> MuteTalk:
+        talk = MuteTalk()
+        talk.has_room = False
+        return talk
+
+
+async def test_an_episode_cut_at_its_limit_of_tokens_has_a_reward_only_if_the_environment_ends_by_itself(
+    lamp_spec: EnvironmentSpec,
+) -> None:
+    for ends_itself in (True, False):
+        spec = lamp_spec.model_copy(update={"ends_itself": ends_itself})
+        player = TokenPlayer(Short(), Short(), spec, lambda version, group: LampEnvironment())
+        (episode,) = await player.play(spec.tasks[:1], groups=["g"], seeds=[0], version=0, sampling_seed=0)
+        assert len(episode.actions) == 1
+        assert episode.reward == (0.0 if ends_itself else None)
+
+
+async def test_an_evaluation_counts_episodes_of_unknown_reward_apart_from_failures(lamp_spec: EnvironmentSpec) -> None:
+    player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: OpenEnded())
+    evaluation = await evaluate(player, lamp_spec.tasks[:4])
+    assert [task.metadata["colour"] for task in lamp_spec.tasks[:4]] == ["red", "green", "blue", "white"]
+    assert evaluation.outcomes == (None, 0.0, 0.0, 0.0)
+    assert (evaluation.success.n, evaluation.unjudged, evaluation.failed) == (3, 1, 0)

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from lamps import SPEC, recorded
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from dreamgym.dream import environment
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.fitted import FittedModel, Fitting
-from dreamgym.dream.model import Part
+from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.training.rollout import draw_seed
-from dreamgym.types import StepResult, Trajectory
+from dreamgym.types import Provenance, StepResult, Tier, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -170,3 +171,30 @@ def test_a_tiny_model_is_small_and_has_room_for_the_wanted_number_of_tokens(tmp_
     create_tiny_model([Example(trajectory="x", messages=(message,), answer="b")], tmp_path, max_tokens=64, seed=0)
     assert (tmp_path / "model.safetensors").stat().st_size < 4_000_000
     assert json.loads((tmp_path / "config.json").read_text())["max_position_embeddings"] == 64
+
+
+def test_a_long_run_of_characters_takes_the_tiny_tokenizer_no_longer_than_words(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    for character in "_-/a":
+        run = character * 64_000  # the longest argument; a search that begins anew at each character takes days
+        assert tokenizer.decode(tokenizer(run, add_special_tokens=False).input_ids) == run
+
+
+class Counts:
+    """A tier of another package, which answers how many lamps are on."""
+
+    infers = False
+
+    async def answer(self, query: Query) -> Prediction | None:
+        if query.action.name != "count":
+            return None
+        origin = Provenance(tier=Tier.PLUGIN, model="counts")
+        return Prediction(observation="1 are on", next_state=query.state.text, provenance=origin)
+
+
+async def test_a_call_that_a_tier_of_another_package_answers_makes_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "of_other_packages", lambda: (lambda spec: Counts(),))
+    counted = sum(step.action.name == "count" for one in PLAYED for step in one.transitions)
+    assert counted > 0
+    assert len(await made()) == sum(len(one.transitions) for one in PLAYED) - counted

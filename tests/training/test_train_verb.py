@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
 import pytest
+from dreamgym_integrations.trainers.policy import scratch
 from lamp import COLOURS
 from lamp_home import Command, called, fill, furnish, path_with
 from lamp_runs import same, weights
@@ -133,17 +134,36 @@ def test_an_agent_cannot_play_in_process(train: Command, tmp_path: Path) -> None
     assert "no URL for an agent" in said
 
 
+def unsure(folder: Path) -> tuple[str, str]:
+    """Options with a calibration that gives every answer a confidence of 0.3."""
+    rows = [((0.0,) * len(FEATURES), k < 30) for k in range(100)]
+    made = calibrate(rows, model="nearest", env="lamp").model_copy(update={"weights": (0.0,) * len(FEATURES)})
+    made.save(folder / "calibration.json")
+    return "--calibration", str(folder / "calibration.json")
+
+
+def test_a_policy_does_not_learn_from_answers_below_the_least_confidence(
+    train: Command, dsn: str, lamp_recordings: list[Trajectory], tmp_path: Path
+) -> None:
+    fill(dsn, lamp_recordings[:3])
+    values = []
+    for number, options in enumerate((("0.2",), ("0.9",), ("0.9", *IN_PROCESS))):
+        out = tmp_path / str(number)
+        more = ("--steps", "1", "--probe", "0", *unsure(tmp_path), "--least-confidence", *options)
+        code, said = train(*DREAM, *more, "--out", str(out))
+        assert code == 0, said
+        values += [str(line["values"]) for line in read_record(out / "metrics.jsonl") if "values" in line]
+    trusted, distrusted, in_process = values
+    assert "None" not in trusted
+    assert distrusted == in_process == "[None, None]"
+
+
 def test_a_calibration_gives_the_dreams_unrecorded_answers_a_confidence(
     train: Command, dsn: str, lamp_recordings: list[Trajectory], tmp_path: Path
 ) -> None:
     few = lamp_recordings[:3]
     fill(dsn, few)
-    rows = [((0.0,) * len(FEATURES), k < 30) for k in range(100)]
-    unsure = calibrate(rows, model="nearest", env="lamp").model_copy(update={"weights": (0.0,) * len(FEATURES)})
-    unsure.save(tmp_path / "calibration.json")
-    code, said = train(
-        *DREAM, "--steps", "1", "--calibration", str(tmp_path / "calibration.json"), "--out", str(tmp_path / "run")
-    )
+    code, said = train(*DREAM, "--steps", "1", *unsure(tmp_path), "--out", str(tmp_path / "run"))
     assert code == 0, said
     dreamt = stored(dsn, few, Source.SYNTHETIC)
     (sure,) = {step.provenance.confidence for one in dreamt for step in one.transitions} - {None}
@@ -245,6 +265,78 @@ def test_the_files_settings_and_the_command_lines_make_one_run_and_tensorboard_h
         assert [event.step for event in written] == [line["step"] for line in measured]
         assert [event.value for event in written] == pytest.approx([line[name] for line in measured])
         assert written
+
+
+@pytest.fixture
+def imitate(
+    home: Path, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Path]:
+    """Makes a tiny policy from the recordings, in few steps, and returns the folder of its warm start."""
+    monkeypatch.setitem(scratch.WARM, "steps", 2)
+
+    def train(out: Path, *options: str) -> Path:
+        usual = ("train", str(home), "--policy", "tiny", "--algorithm", "sft", "--steps", "1", "--out", str(out))
+        code, said = called(monkeypatch, capsys, *usual, *options)
+        assert code == 0, said
+        return out / "warm"
+
+    return train
+
+
+def test_a_warm_start_imitates_no_task_of_another_split(
+    imitate: Callable[..., Path], dsn: str, lamp_recordings: list[Trajectory], tmp_path: Path
+) -> None:
+    learned, held_out = lamp_recordings[:8], lamp_recordings[8]
+    task = held_out.task.model_copy(update={"instruction": "say it in secret", "metadata": {"split": "test"}})
+    fill(dsn, [*learned, held_out.model_copy(update={"task": task})])
+    words = (imitate(tmp_path / "run") / "tokenizer.json").read_text()
+    assert "colour" in words
+    assert "secret" not in words
+
+
+def test_a_run_that_begins_anew_makes_its_own_warm_start(
+    imitate: Callable[..., Path], recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    before = weights(imitate(tmp_path / "used"))
+    again, fresh = imitate(tmp_path / "used", "--seed", "7"), imitate(tmp_path / "fresh", "--seed", "7")
+    assert same(weights(again), weights(fresh))
+    assert not same(weights(again), before)
+
+
+def test_a_run_is_not_resumed_with_another_simulator_agent_or_environment(
+    train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    code, said = train(*DREAM, "--steps", "1", "--out", str(out))
+    assert code == 0, said
+    settings = (out / "settings.json").read_text()
+    for options, changed in (
+        (("--model", "local"), "model was nearest and is local now"),
+        ((*DREAM, "--agent", "react"), "agent was None and is react now"),
+        (("--model", "nearest without history"), r"without was [] and is ['history'] now"),
+        (("--against", "real"), "against was dream and is real now, model was nearest and is None now"),
+        ((*DREAM, "--learning-rate", "0.5"), "learning_rate was 0.001 and is 0.5 now"),
+    ):
+        code, said = train(*options, "--steps", "1", "--out", str(out), "--resume")
+        assert code == 2, said
+        assert f"contains another run: {changed}" in said
+        assert (out / "settings.json").read_text() == settings
+
+
+def test_a_run_is_not_resumed_with_probes_of_another_number_of_tasks(
+    train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    usual = (*DREAM, "--steps", "1", "--out", str(out))
+    assert train(*usual)[0] == 0
+    record = (out / "metrics.jsonl").read_text()
+    for probe in ("3", "0"):
+        code, said = train(*usual, "--resume", "--probe", probe)
+        assert code == 2, said
+        assert f"was probed on 8 tasks, and now it would be on {probe}: resume it with --probe 8" in said
+    assert (out / "metrics.jsonl").read_text() == record
+    code, said = train(*usual, "--resume")
+    assert code == 0, said
 
 
 def test_an_agent_that_is_given_by_name_is_trained(

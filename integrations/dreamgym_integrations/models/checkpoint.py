@@ -160,7 +160,7 @@ class CheckpointModel:
             text=self._tokenizer.decode(said, skip_special_tokens=True),
             finish_reason="stop" if ended else "length",
             prompt_tokens=prompt_tokens,
-            completion_tokens=len(said),
+            completion_tokens=max(1, len(said)),  # an empty answer took the token that ended it
             probabilities=certainty.probabilities(number, said),
         )
 

@@ -27,14 +27,18 @@ TEMPLATE = (
 VOCABULARY = 1024
 PIECES = "|".join(
     (
-        r'[^A-Za-z0-9 ]*[A-Za-z_]+":(?:null|true|false|""|\[\]|[\[{]*"?)',
-        r"[^A-Za-z0-9 ]*/?[a-z]+>",
+        r'[^A-Za-z0-9 _]{0,16}[A-Za-z_]{1,64}":(?:null|true|false|""|\[\]|[\[{]*"?)',
+        r"[^A-Za-z0-9 ]{0,16}/?[a-z]{1,64}>",
         r" ?[A-Za-z]+[.,:;!?]*",
         r"[0-9]",
         r"[^A-Za-z0-9]",
     )
 )
-"""Pieces that no token crosses: a JSON key or tag with the characters around it, a word, a digit, another character."""
+"""Pieces that no token crosses: a JSON key or tag with the characters around it, a word, a digit, another character.
+
+The lengths are limited because the search begins anew at each character: without limits, an agent's argument of 2,400
+underscores takes ten seconds.
+"""
 HIDDEN = 96
 LAYERS = 3
 

@@ -19,6 +19,7 @@ from datasets import load_from_disk
 from transformers import AutoTokenizer, EarlyStoppingCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
+from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym_integrations.trainers.common.checkpoints import newest_with
 from dreamgym_integrations.trainers.common.distributed import Processes
@@ -91,7 +92,12 @@ def _trainer(work: Path, prepared: PreparedFit, say: Say) -> SFTTrainer:
 def _config(work: Path, settings: FitSettings) -> SFTConfig:
     gpu = torch.cuda.is_available()
     count = Processes().count
-    micro = min(settings.micro_batch, max(1, settings.batch // count))
+    share, rest = divmod(settings.batch, count)
+    if rest:
+        raise InvalidInput(
+            f"a batch of {settings.batch} does not split over {count} processes: use a multiple of {count}"
+        )
+    micro = next(size for size in range(min(settings.micro_batch, share), 0, -1) if share % size == 0)
     every = max(1, settings.steps // EVALUATIONS)
     common = base_options(
         work / "checkpoints", steps=settings.steps, learning_rate=settings.learning_rate, seed=settings.seed
@@ -100,7 +106,7 @@ def _config(work: Path, settings: FitSettings) -> SFTConfig:
         **common | {"bf16": gpu, "activation_checkpointing": gpu},
         per_device_train_batch_size=micro,
         per_device_eval_batch_size=micro,
-        gradient_accumulation_steps=max(1, settings.batch // (micro * count)),
+        gradient_accumulation_steps=share // micro,
         lr_scheduler_type="cosine",
         warmup_steps=settings.steps // 20,
         max_length=None,

@@ -31,12 +31,17 @@ LIMIT_S = 3_600.0
 """Seconds after which an agent is stopped."""
 FAILED = frozenset({StopReason.ERROR, StopReason.CLOSED})
 """Stop reasons of episodes whose reward is unknown."""
-UNAVAILABLE = "The environment is currently unavailable"
-"""Beginning of a server's answer to a call that had no effect. The error of an agent that crashes over it quotes it."""
+UNAVAILABLE = ("The environment is currently unavailable", "The environment did not answer")
+"""Beginnings of a server's answer to a call that failed. The error of an agent that crashes over it quotes it."""
 
 
 class AgentFailed(Exception):
     """An agent crashed or hung; the message is the episode's error."""
+
+    def __init__(self, message: str, steps: int) -> None:
+        super().__init__(message)
+        self.steps = steps
+        """Number of steps that it had taken."""
 
 
 class AgentPlayer:
@@ -116,6 +121,7 @@ class AgentPlayer:
             state = await self._ended(control, started, session)
         except AgentFailed as failure:
             rollout.error = str(failure)
+            rollout.actions = [""] * failure.steps
         except DreamGymError as failure:
             rollout.error = f"{type(failure).__name__}: {failure}"
         else:
@@ -152,7 +158,7 @@ class AgentPlayer:
                 )
             return await control.finish(self._env, started.episode, success=False)
         await control.delete(self._env, started.episode)
-        raise AgentFailed(failure)
+        raise AgentFailed(failure, state.step)
 
     def _failure_of(self, playing: asyncio.Future[str]) -> str | None:
         if not playing.done():
@@ -176,7 +182,8 @@ def _caused_by_policy(crash: BaseException, session: PolicySession) -> bool:
     if session.conversations.last is None or session.failed:
         return False
     return not any(
-        isinstance(error, OSError | DreamGymError) or UNAVAILABLE in str(error) for error in _with_causes(crash)
+        isinstance(error, OSError | DreamGymError) or any(text in str(error) for text in UNAVAILABLE)
+        for error in _with_causes(crash)
     )
 
 

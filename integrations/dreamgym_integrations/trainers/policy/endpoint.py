@@ -52,7 +52,7 @@ class PolicySession:
         self.sampled = itertools.count()
         """Counter that numbers the answers of the policy."""
         self.failed = False
-        """True if any request was refused."""
+        """True if any request was refused or failed."""
         self._is_over = is_over
         self._over = False
         self.closed = False
@@ -135,6 +135,9 @@ class PolicyEndpoint:
             response = refused(400, str(error))
         except DreamGymError as error:
             response = refused(503, str(error))
+        except Exception:  # an error of the endpoint is not the policy's fault either
+            session.failed = True
+            raise
         session.failed |= response.status_code != HTTPStatus.OK
         return response
 

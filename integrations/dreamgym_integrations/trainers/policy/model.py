@@ -111,7 +111,12 @@ class ChatCodec:
         answers = messages[0]["role"] == "tool"  # some templates need the call that is answered
         after = self._render([_USER, _CALLING if answers else _SAYING, *messages]).split(_MARKER, 1)[1]
         if answers:
-            after = after[after.index(self._tokenizer.eos_token) :]
+            if (end := self._tokenizer.eos_token) not in after:
+                raise InvalidInput(
+                    f"the policy's chat template does not end a tool call with the tokenizer's end token {end!r}: use "
+                    "a policy whose turns end with it"
+                )
+            after = after[after.index(end) :]
         ids = self._ids(after)
         return ids[1:] if ended and ids[:1] == [self._eos] else ids
 

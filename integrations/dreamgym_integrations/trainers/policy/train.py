@@ -298,6 +298,7 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self.trainer.rounds.updated(update)
         spent = self.trainer.round.is_last
         control.should_training_stop |= spent
+        control.should_save |= spent  # the trainer itself saves at the last planned update only
         if update % self.settings.probe_every == 0 or update == self.settings.steps or spent:
             self._look(update, control)
 
