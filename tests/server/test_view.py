@@ -19,11 +19,15 @@ from dreamgym_server.doors.view import files
 from dreamgym_server.running import running
 from dreamgym_server.view.answers import Answers
 from dreamgym_server.view.folders import RunFolder
+from dreamgym_server.view.hand import CallWanted, ForkWanted, Hand
 from dreamgym_server.view.library import Library
 from hypothesis import given
 from hypothesis import strategies as st
 from server_stage import Stage
 
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.evaluation.report import PredictedStep
+from dreamgym.evaluation.report.behind import StepBehind, cell
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.listing import EpisodeFilter, EpisodeSummary, Outcome
 from dreamgym.replay.postgres import Store
@@ -514,6 +518,18 @@ async def test_the_watcher_of_a_deleted_episode_is_notified(store: Store) -> Non
     assert after.status_code == 404
 
 
+async def test_a_call_by_hand_says_why_the_server_refused_it(stage: Stage) -> None:
+    async with stage.serve() as (url, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        hand = Hand(url)
+        name = str((await hand.fork(ForkWanted(env="counter", id=made["episode"], step=0)))["id"])
+        await http.delete(f"/envs/counter/episodes/{name}")
+        with pytest.raises(InvalidInput, match="the server refused this: unknown episode"):
+            await hand.call(CallWanted(id=name, tool="add", arguments={"n": 1}))
+    with pytest.raises(EnvironmentUnavailable, match=r"the server cannot be reached: (?!.*TaskGroup)"):
+        await hand.call(CallWanted(id=name, tool="add", arguments={"n": 1}))
+
+
 async def heard(url: str, name: str) -> list[dict[str, Any]]:
     """Return all events of an episode until it has ended or is deleted."""
     async with (
@@ -666,6 +682,26 @@ async def test_a_position_that_is_not_a_number_is_refused(tmp_path: Path, name: 
         answer = await http.get(name, params={"place": "folder", "env": "crm", "text": "one", "after": after})
     assert answer.status_code == 400
     assert "after=" in answer.json()["error"]
+
+
+async def test_only_a_number_that_is_a_mean_is_explained_as_one(tmp_path: Path) -> None:
+    share, auroc = cell("answers", "observation exact", "share"), cell("confidence", "AUROC", "value")
+    lines = [
+        StepBehind(
+            setting="nearest",
+            shown=PredictedStep(trajectory="a", step=step, action="go", recorded="one", got="one"),
+            values={share: value, auroc: value},
+        )
+        for step, value in ((1, 0.0), (2, 1.0))
+    ]
+    (tmp_path / "report.json").write_text("{}")
+    (tmp_path / "behind.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in lines))
+    answers = Answers(Library(folder=RunFolder(tmp_path)))
+    means = [
+        (await answers.behind({"name": ".", "setting": "nearest", "cell": name}))["mean"] for name in (share, auroc)
+    ]
+    assert means == [0.5, None]
+    assert (await answers.all_behind("."))["not_means"] == [auroc]
 
 
 async def test_a_half_written_report_is_listed_as_unreadable(tmp_path: Path) -> None:

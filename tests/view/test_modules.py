@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from collections import Counter
+from pathlib import Path
 
+import pytest
 from dreamgym_server.doors.view import files
 from dreamgym_server.view.export import VENDORED, one_script, page_files
 
@@ -39,3 +44,31 @@ def test_an_exported_page_has_a_security_policy_and_loads_only_its_own_files() -
         "data/site.js",
         "app.js",
     ]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node: install your system's package nodejs")
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ('{"id":1234567890123456789,"price":10.0}', '{\n  "id": 1234567890123456789,\n  "price": 10.0\n}'),
+        (
+            '{"b": [1, {}],\n"2": [], "1": "\\u00e9 {,:\\""}',
+            '{\n  "b": [\n    1,\n    {}\n  ],\n  "2": [],\n  "1": "é {,:\\""\n}',
+        ),
+        ("[1, 2", "[1, 2"),
+    ],
+)
+def test_recorded_json_is_indented_with_its_numbers_as_they_were_recorded(
+    tmp_path: Path, recorded: str, shown: str
+) -> None:
+    (tmp_path / "dom.mjs").write_text(MODULES["dom.js"])
+    script = f'import {{ readable }} from "./dom.mjs"; process.stdout.write(readable({json.dumps(recorded)}))'
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == shown

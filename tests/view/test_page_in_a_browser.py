@@ -10,11 +10,12 @@ import pytest
 from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds
-from dreamgym_server.view.answers import Answers
+from dreamgym_server.view.answers import Answers, objects
 from dreamgym_server.view.export import export
 from dreamgym_server.view.folders import RunFolder
 from dreamgym_server.view.hand import Hand
 from dreamgym_server.view.library import Library
+from dreamgym_server.view.parameters import Parameters
 from screen import TOKEN, Screen, episode, run_folder, served
 from server_stage import CounterModel, counter_spec
 from whole_run import metrics, played
@@ -23,6 +24,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.postgres import Store
 from dreamgym.replay.postgres.listing import StoredEpisodes
+from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
 HOSTILE = [
@@ -322,6 +324,57 @@ async def test_an_exported_copy_takes_the_place_of_an_older_one_and_of_nothing_e
     with pytest.raises(InvalidInput, match="is not empty and does not contain an exported page"):
         await export(Answers(pair), mine, lambda text: None)
     assert [one.name for one in mine.iterdir()] == ["thesis.txt"]
+
+
+async def test_an_interrupted_export_leaves_the_older_copy_and_can_be_repeated(
+    pair: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, site = tmp_path / "older", tmp_path / "site"
+    await export(Answers(pair), older, lambda text: None)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Answers, "pairs", interrupted)
+        for folder in (older, site):
+            with pytest.raises(KeyboardInterrupt):
+                await export(Answers(pair), folder, lambda text: None)
+    assert (older / "data" / "site.js").is_file()
+    for folder in (older, site):
+        assert await export(Answers(pair), folder, lambda text: None) == 2
+        assert [one.name for one in folder.iterdir() if "unfinished" in one.name] == []
+
+
+async def test_an_episode_that_is_deleted_during_an_export_is_left_out(
+    pair: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Answers.episodes
+
+    async def with_a_deleted_one(self: Answers, given: Parameters) -> JsonObject:
+        page = await listed(self, given)
+        (first, *others) = objects(page["episodes"])
+        return {**page, "episodes": [first, {**first, "id": "deleted"}, *others]}
+
+    monkeypatch.setattr(Answers, "episodes", with_a_deleted_one)
+    assert await export(Answers(pair), tmp_path / "site", lambda text: None) == 2
+
+
+async def test_a_file_is_refused_as_the_folder_of_an_export(pair: Library, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is a file: name a folder"):
+        await export(Answers(pair), tmp_path / "metrics.jsonl", lambda text: None)
+
+
+async def test_an_exported_copy_has_all_tasks_of_a_curriculum(pair: Library, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-1"
+    checkpoint.mkdir(parents=True)
+    tasks = [{"id": f"t{number}", "env": "c", "instruction": "x", "origin": "generated"} for number in range(300)]
+    (checkpoint / "curriculum.json").write_text(json.dumps({"generated": tasks, "groups": {}}))
+    await export(Answers(pair), tmp_path / "site", lambda text: None)
+    script = (tmp_path / "site" / "data" / "site.js").read_text()
+    answers = json.loads(script[script.index("{") : script.rindex(";")])["answers"]
+    pages = [answers[f"tasks?first={first}&run=."]["tasks"] for first in (1, 201)]
+    assert {task["id"] for page in pages for task in page} == {f"t{number}" for number in range(300)}
 
 
 async def focused(screen: Screen, what: str) -> object:

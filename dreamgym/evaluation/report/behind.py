@@ -1,7 +1,7 @@
 """The steps behind the numbers of a long report: the value of each predicted step for each cell of the tables.
 
 The name of a cell consists of table, row and column, joined by `cell`. The number in a cell is the mean of the values
-of its steps; a count is the number of its steps.
+of its steps if `is_mean` says so; a count is the number of its steps.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ class StepBehind(Frozen):
 def cell(table: str, row: str, column: str) -> str:
     """The name of a cell of the tables of `dreamgym.evaluation.report.text.sections`."""
     return f"{table} | {row} | {column}"
+
+
+def is_mean(name: str) -> bool:
+    """True if the number in a cell is the mean of the values of its steps, and not computed from them otherwise."""
+    others = ("AUROC", "Brier score of the base rate", "expected calibration error")
+    return not name.endswith(" | kappa") and name not in {cell("confidence", row, "value") for row in others}
 
 
 def behind(

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from dreamgym import __version__
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError, UnknownEpisode
 from dreamgym.evaluation.parting import paired_calls
+from dreamgym.evaluation.report.behind import is_mean
 from dreamgym.replay.buffer import TaskValue
 from dreamgym.replay.listing import EpisodeFilter, EpisodeSummary
 from dreamgym.replay.postgres.listing import PLACE
@@ -252,7 +253,7 @@ class Answers:
             "setting": setting,
             "cell": cell,
             "total": len(found),
-            "mean": sum(one.values[cell] for one in found) / len(found) if found else None,
+            "mean": sum(one.values[cell] for one in found) / len(found) if found and is_mean(cell) else None,
             "first": first,
             "steps": [{**one.shown.model_dump(mode="json"), "value": one.values[cell]} for one in shown],
             "places": {**await self._library.places({one.shown.trajectory for one in shown})},
@@ -262,7 +263,12 @@ class Answers:
         """All steps behind the numbers of a report, for an exported page."""
         lines = await asyncio.to_thread(lines_behind, self._of_folder(), name)
         steps: list[JsonValue] = [{**one.shown.model_dump(mode="json"), **one.model_dump(include=OWN)} for one in lines]
-        return {"steps": steps, "places": {**await self._library.places({one.shown.trajectory for one in lines})}}
+        cells = sorted({cell for one in lines for cell in one.values})
+        return {
+            "steps": steps,
+            "not_means": [cell for cell in cells if not is_mean(cell)],
+            "places": {**await self._library.places({one.shown.trajectory for one in lines})},
+        }
 
     async def tools(self, given: Parameters) -> JsonObject:
         """The tools of an episode that was forked here."""

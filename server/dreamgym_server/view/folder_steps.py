@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from dreamgym.errors import InvalidInput, UnknownEpisode
+from dreamgym.errors import UnknownEpisode
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.listing import EpisodeFilter
 from dreamgym.replay.postgres.coverage import ACTIONS, FEW_TOOLS, STATES, CoverageMap, ToolCoverage

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dreamgym_client.control import ControlClient
-from mcp import Client
+from mcp import Client, MCPError
 from pydantic import BaseModel, Field, JsonValue
 
-from dreamgym.errors import EnvironmentUnavailable, UnknownEpisode
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject
 
 
@@ -64,6 +64,7 @@ class Hand:
 
         Raises:
             UnknownEpisode: the episode was not forked here.
+            InvalidInput: the server refuses the request, for example because the episode was deleted there.
             EnvironmentUnavailable: the server cannot be reached.
         """
         async with self._client(episode) as client:
@@ -78,6 +79,7 @@ class Hand:
 
         Raises:
             UnknownEpisode: the episode was not forked here.
+            InvalidInput: the server refuses the request, for example because the episode was deleted there.
             EnvironmentUnavailable: the server cannot be reached.
         """
         async with self._client(wanted.id) as client:
@@ -91,8 +93,13 @@ class Hand:
         try:
             async with Client(self._url(episode)) as client:
                 yield client
-        except (OSError, ExceptionGroup) as error:
-            raise EnvironmentUnavailable(f"the server cannot be reached: {error}") from error
+        except (MCPError, OSError, ExceptionGroup) as failure:
+            error: Exception = failure
+            while isinstance(error, ExceptionGroup):  # raised by the client's task groups
+                error = error.exceptions[0]
+            if isinstance(error, MCPError):
+                raise InvalidInput(f"the server refused this: {error}") from failure
+            raise EnvironmentUnavailable(f"the server cannot be reached: {error}") from failure
 
     def _url(self, episode: str) -> str:
         if episode not in self._urls:

@@ -150,12 +150,12 @@ const CHUNK = 50;
 // The steps behind a number of a report, in the requested order.
 async function behind(site, given) {
   await load(site.behind[given.name]);
-  const { steps, places } = site.steps[given.name];
+  const { steps, not_means: notMeans, places } = site.steps[given.name];
   const turn = given.order === "highest" ? -1 : 1;
   const found = steps.filter((one) => one.setting === given.setting && given.cell in one.values).map((one) => ({ ...one, value: one.values[given.cell] }));
   found.sort((a, b) => turn * (a.value - b.value));
   const first = Number(given.first ?? 1);
-  const mean = found.reduce((sum, one) => sum + one.value, 0) / found.length;
+  const mean = !found.length || notMeans.includes(given.cell) ? null : found.reduce((sum, one) => sum + one.value, 0) / found.length;
   return { setting: given.setting, cell: given.cell, total: found.length, mean, first, steps: found.slice(first - 1, first - 1 + CHUNK), places };
 }
 

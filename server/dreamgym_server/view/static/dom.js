@@ -65,15 +65,55 @@ export function isCut(text) {
   return typeof text === "object" && text !== null && "characters" in text;
 }
 
-// A JSON text with one line for each field; any other text unchanged.
+// A JSON text with one line for each field and its numbers as they are written; any other text unchanged.
 export function readable(text) {
   const start = text.trimStart()[0];
   if (start !== "{" && start !== "[") return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    JSON.stringify(JSON.parse(text)); // this refuses what is nested too deeply to be indented
   } catch {
     return text;
   }
+  return indented(tokens(text));
+}
+
+const MARKS = "{}[],: \t\r\n";
+
+// The strings, literals and marks of a valid JSON text. A regular expression fails at strings with a million escapes.
+function tokens(json) {
+  const found = [];
+  let end = 0;
+  for (let begin = 0; begin < json.length; begin = end) {
+    end = begin + 1;
+    if (json[begin] === '"') {
+      while (json[end] !== '"') end += json[end] === "\\" ? 2 : 1;
+      end += 1;
+    } else if (!MARKS.includes(json[begin])) {
+      while (!MARKS.includes(json[end])) end += 1;
+    }
+    const token = json.slice(begin, end);
+    if (token.trim()) found.push(token);
+  }
+  return found;
+}
+
+// JSON.stringify would round large numbers and write 10.0 as 10.
+function indented(parts) {
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  const told = parts.map((token, index) => {
+    if (token[0] === '"') return JSON.stringify(JSON.parse(token));
+    if (token === ":") return ": ";
+    if (token === ",") return `,${line()}`;
+    if ("{[".includes(token)) {
+      depth += 1;
+      return "}]".includes(parts[index + 1]) ? token : `${token}${line()}`;
+    }
+    if (!"}]".includes(token)) return token;
+    depth -= 1;
+    return "{[".includes(parts[index - 1]) ? token : `${line()}${token}`;
+  });
+  return told.join("");
 }
 
 const SHOWN_LINES = 16;

@@ -13,9 +13,10 @@ export async function episodeView(given, { signal, about, away }) {
   const one = await ask("episode", name, signal);
   one.forks = about.writes && one.on_a_server;
   const wanted = Math.max(1, Number(given.step) || 1);
-  const state = { one, name, first: Math.floor((wanted - 1) / PAGE) * PAGE + 1, tail: one.state === "running" && !given.step, forks: one.forks };
-  if (state.tail) state.first = Math.max(0, Math.ceil(one.steps / PAGE) - 1) * PAGE + 1;
+  const state = { one, name, first: Math.floor((wanted - 1) / PAGE) * PAGE + 1, forks: one.forks };
+  if (one.state === "running" && !given.step) state.first = Math.max(0, Math.ceil(one.steps / PAGE) - 1) * PAGE + 1;
   const page = await ask("steps", { ...name, first: state.first }, signal);
+  state.shown = state.first - 1 + page.steps.length;
   const steps = el("ol.steps", { "aria-label": "Steps", start: state.first }, page.steps.map((step) => stepView(step, one)));
   const head = header(one);
   const status = el("p.live", { role: "status" });
@@ -46,10 +47,11 @@ function reveal(step) {
   found.focus({ preventScroll: true });
 }
 
-// Adds new steps of an episode while it is being played.
+// Adds new steps of an episode while it is being played, if the page shows its end.
 function follow(state, steps, status, signal, away) {
   status.textContent = "Live: steps appear here as they are taken.";
-  let shown = state.one.steps;
+  const isAtEnd = state.shown >= state.one.steps;
+  let shown = state.shown;
   let busy = Promise.resolve();
   watch(state.one.id, signal, (change) => {
     if (change.away) {
@@ -66,14 +68,14 @@ function follow(state, steps, status, signal, away) {
 
   async function add(change) {
     const isNear = window.innerHeight + window.scrollY > document.body.scrollHeight - 200;
-    while (shown < change.steps) {
+    while (isAtEnd && shown < change.steps) {
       const page = await ask("steps", { ...state.name, first: shown + 1 }, signal);
       if (!page.steps.length) break;
       if (!steps.isConnected) document.querySelector("main .empty")?.replaceWith(steps);
       steps.append(...page.steps.map((step) => stepView(step, { ...state.one, forks: state.forks })));
       shown += page.steps.length;
     }
-    const words = plural(shown, "step");
+    const words = plural(Math.max(shown, change.steps), "step");
     if (change.stop_reason) {
       state.one = await ask("episode", state.name, signal);
       document.querySelector("main .facts").replaceWith(facts(state.one));

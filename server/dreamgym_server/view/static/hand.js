@@ -69,5 +69,11 @@ function field(name, schema, required) {
 
 function read(input) {
   if (input.dataset.type === "text") return input.value === "" && !input.required ? undefined : input.value;
-  return input.value === "" ? undefined : JSON.parse(input.value);
+  return input.value === "" ? undefined : JSON.parse(input.value, (_, value) => exact(input.name, value));
+}
+
+// JavaScript rounds larger whole numbers, and another number would be sent.
+function exact(name, value) {
+  if (!Number.isInteger(value) || Number.isSafeInteger(value)) return value;
+  throw new Error(`${name}: this page cannot send whole numbers beyond ${Number.MAX_SAFE_INTEGER}. An agent can make this call.`);
 }

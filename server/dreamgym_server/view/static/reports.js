@@ -16,7 +16,7 @@ export async function reportsView(given, { signal }) {
     heading,
     others,
     el("p.lead", {}, report.about),
-    hasLinks ? el("p.faint", {}, "A number leads to the steps that it is the mean of.") : report.settings.length ? el("p.note", {}, "This report was written without the steps behind its numbers. Measure again to get them.") : null,
+    hasLinks ? el("p.faint", {}, "A number leads to the steps behind it.") : report.settings.length ? el("p.note", {}, "This report was written without the steps behind its numbers. Measure again to get them.") : null,
     ...report.settings.flatMap((one) => setting(one, report.places, name)),
     report.differences ? section(report.differences, name) : null,
   ].filter(Boolean);
@@ -63,7 +63,7 @@ export async function behindView(given, { signal }) {
   return [
     el("p.crumb", {}, el("a", { href: link("reports", { name: given.name }) }, "Fidelity"), el("span.faint", {}, ` · ${found.setting} · ${table}`)),
     el("h1", {}, [row, column].filter((words) => words && words !== "share").join(", ")),
-    el("p", {}, found.total ? `The mean over ${plural(found.total, "step")} is ${number(found.mean)}. ` : "No step is behind this number.", found.total ? el("a", { href: link("behind", { ...asked, order: isHighest ? "" : "highest" }) }, isHighest ? "Lowest values first" : "Highest values first") : null),
+    el("p", {}, found.mean !== null ? `The mean over ${plural(found.total, "step")} is ${number(found.mean)}. ` : found.total ? `It is computed from ${plural(found.total, "step")}. ` : "No step is behind this number.", found.total ? el("a", { href: link("behind", { ...asked, order: isHighest ? "" : "highest" }) }, isHighest ? "Lowest values first" : "Highest values first") : null),
     el("ol.neighbours", { start: found.first }, found.steps.map((step) => predictedStep(step, found.places, step.value))),
     found.total > found.steps.length
       ? el(
