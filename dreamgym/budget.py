@@ -24,7 +24,7 @@ from typing import Literal, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from dreamgym.errors import BudgetSpent, InvalidInput
-from dreamgym.llm import LLM, Completion, Message, Pingable, Reachable
+from dreamgym.llm import LLM, Completion, FindsItsName, Message, Pingable, Reachable
 from dreamgym.prices import PRICE_VARIABLE, Price, price_of
 from dreamgym.types import Frozen, JsonObject, TokenUsage
 
@@ -33,6 +33,7 @@ LEDGER_VARIABLE = "DREAMGYM_LEDGER"
 AGAIN_S = 0.02
 MESSAGE_TOKENS = 16
 """Tokens that a server's chat template may put around a message."""
+GROWTH_BYTES = 4_096
 LONGEST = 40
 """Most characters of a budget."""
 
@@ -209,15 +210,18 @@ class Ledger:
     @contextmanager
     def _open(self) -> Iterator[_Book]:
         """The book, locked against other processes. It is written back if it has changed."""
-        with self._path.open("r+", encoding="utf-8") as file:
+        with self._path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            text = file.read()
-            book = _Book.model_validate_json(text)
+            content = file.read()
+            book = _Book.model_validate_json(content)
             yield book
-            if (now := book.model_dump_json()) != text:
+            if (now := book.model_dump_json().encode()) != content.rstrip():
+                # A full disk must not lose what was spent: the file grows by blanks, and is then overwritten in place.
+                if (more := len(now) - len(content)) > 0:
+                    file.write(b" " * (more + GROWTH_BYTES))
+                    file.flush()
                 file.seek(0)
-                file.truncate()
-                file.write(now)
+                file.write(now.ljust(len(content)))
 
 
 def _is_alive(process: int) -> bool:
@@ -482,6 +486,11 @@ class MeteredLLM:
         """Call the model's own check, if it has one. Raises EnvironmentUnavailable."""
         if isinstance(self._llm, Reachable):
             await self._llm.check_reachable()
+
+    async def find_name(self) -> None:
+        """Call the model's own method, if it has one. Raises EnvironmentUnavailable."""
+        if isinstance(self._llm, FindsItsName):
+            await self._llm.find_name()
 
     async def ping(self) -> None:
         """Call the model's own ping, if it has one; it asks no question. Raises EnvironmentUnavailable."""

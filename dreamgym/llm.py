@@ -70,6 +70,14 @@ class Reachable(Protocol):
 
 
 @runtime_checkable
+class FindsItsName(Protocol):
+    """A model whose name may be incomplete until its endpoint is asked which model it serves."""
+
+    async def find_name(self) -> None:
+        """Complete the name. Raises EnvironmentUnavailable if the endpoint does not answer. No model is asked."""
+
+
+@runtime_checkable
 class Pingable(Protocol):
     """A model whose endpoint may be down."""
 

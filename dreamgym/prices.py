@@ -21,6 +21,8 @@ TABLE = "model_prices_and_context_window_backup.json"
 MILLION = 1_000_000
 OWN_SERVERS = frozenset({"hosted_vllm", "ollama", "lm_studio"})
 """Providers that are a server of the user, which costs nothing."""
+OPENAI_PROVIDERS = OWN_SERVERS | {"openai", "openrouter"}
+"""Providers that the openai client reaches by itself."""
 IN_PROCESS = frozenset({"", "nearest", "local", "checkpoint"})
 EXPECTED = (
     "expected IN,OUT or IN,OUT,CACHED in dollars per million tokens, or MODEL=IN,OUT for one --model; "
@@ -73,7 +75,11 @@ def price_of(model: str) -> Price | None:
 
 def is_in_process(model: str) -> bool:
     """True for a model that runs in the process that asks it, as the default model does."""
-    return model.partition(":")[0] in IN_PROCESS or Path(model).expanduser().exists()
+    if model.startswith(("http://", "https://")) or model.partition("/")[0] in OPENAI_PROVIDERS:
+        return False  # even if a file or folder has this name
+    path = Path(model).expanduser()
+    is_file = model.endswith(".gguf") and path.is_file()
+    return model.partition(":")[0] in IN_PROCESS or is_file or path.is_dir()
 
 
 def read_prices(text: str) -> dict[str, Price]:

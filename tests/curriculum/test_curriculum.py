@@ -19,6 +19,7 @@ from dreamgym import (
     Trajectory,
     Transition,
 )
+from dreamgym.curriculum.evidence import Evidence
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, variation
 from dreamgym.curriculum.sampler import KEPT_GENERATED, Curriculum
 from dreamgym.curriculum.value import group_variance
@@ -94,6 +95,30 @@ def test_a_generated_task_that_always_fails_is_dropped_after_sixteen_attempts() 
     assert curriculum.generated == ()
 
 
+@pytest.mark.parametrize("rewards_G", [[0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0, None]])
+def test_small_groups_drop_a_generated_task_after_sixteen_failed_attempts_too(rewards_G: list[float | None]) -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0)
+    new = variation(tasks(1)[0], "find it", "cellar")
+    curriculum.add([new])
+    attempts = sum(reward is not None for reward in rewards_G)
+    groups = -(-16 // attempts)
+    for iteration in range(groups):
+        assert curriculum.generated == (new,)
+        curriculum.restore(json.loads(json.dumps(curriculum.state())))
+        curriculum.sample(2, iteration)
+        curriculum.record(new, rewards_G)
+    assert curriculum.generated == ()
+
+
+def test_a_generated_task_without_a_valid_reward_stays_although_its_cluster_was_solved() -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0, groups=lambda task: "rooms")
+    new = variation(tasks(1)[0], "find it", "cellar")
+    curriculum.record(tasks(1)[0], [1.0, 1.0])
+    curriculum.add([new])
+    curriculum.record(new, [None, None])
+    assert curriculum.generated == (new,)
+
+
 def test_the_valuable_and_the_newest_of_too_many_generated_tasks_stay() -> None:
     curriculum = Curriculum(tasks(2), share=1, seed=0)
     made = [variation(tasks(1)[0], "find it", f"room {i}") for i in range(KEPT_GENERATED + 1)]
@@ -129,6 +154,17 @@ def test_a_restored_curriculum_goes_on_as_the_saved_one_would() -> None:
     restored.restore(json.loads(json.dumps(saved.state())))
     assert restored.sample(8, 9) == saved.sample(8, 9)
     assert restored.most_valuable(3) == saved.most_valuable(3)
+
+
+def test_a_restored_curriculum_values_tasks_exactly_as_the_saved_one() -> None:
+    saved, restored = Evidence(), Evidence()
+    names = [f"t{number * 7 % 23}" for number in range(23)]
+    for update in range(40):
+        for name in names[update % 5 :: 3]:
+            for evidence in (saved, restored):
+                evidence.record(name, [1.0, 1.0, 0.0, 0.0], update)
+        restored = Evidence.of(json.loads(json.dumps(restored.state())))
+        assert saved.values(names, update) == restored.values(names, update)
 
 
 def test_a_curriculum_without_tasks_is_refused_with_the_command_to_run() -> None:
@@ -257,8 +293,9 @@ async def test_a_recorded_game_that_was_never_won_is_not_varied_and_no_model_is_
     assert llm.asked == []
 
 
-def test_a_variation_keeps_the_check_of_success_only_with_the_same_instruction() -> None:
-    parent = tasks(1)[0].model_copy(update={"metadata": {"success": {"const": 1}, "split": "train"}})
+def test_a_variation_keeps_the_checks_of_success_only_with_the_same_instruction() -> None:
+    checks = {"success": {"const": 1}, "answers": ["booked"]}
+    parent = tasks(1)[0].model_copy(update={"metadata": {**checks, "split": "train"}})
     assert variation(parent, "find it", "cellar").metadata == {**parent.metadata, "world": "t0"}
     assert variation(parent, "book two rooms", "hall").metadata == {"split": "train", "world": "t0"}
 

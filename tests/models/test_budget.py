@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from dreamgym_integrations.models.endpoint import THINKING_TOKENS
 from growth import grows_linearly
 
 from dreamgym import prices
-from dreamgym.budget import LEDGER_VARIABLE, Ledger, Limit, check_budget, open_ledger, read_limit, room_of
+from dreamgym.budget import LEDGER_VARIABLE, Ledger, Limit, Spent, check_budget, open_ledger, read_limit, room_of
 from dreamgym.dream.load import load_llm
 from dreamgym.dream.questions import MemoryPredictions
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
@@ -112,6 +113,29 @@ def test_a_server_of_ones_own_costs_nothing_and_a_url_has_no_known_price(monkeyp
     monkeypatch.delenv(PRICE_VARIABLE)
     assert price_of("hosted_vllm/Qwen/Qwen3-8B") == FREE
     assert price_of("http://localhost:8000/v1") is None
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-x", "openrouter/gpt-x", "gpt-x", "http://h:1/v1"])
+def test_a_file_with_the_name_of_a_paid_model_does_not_make_it_free(
+    model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://proxy/v1")
+    monkeypatch.delenv(PRICE_VARIABLE)
+    monkeypatch.chdir(tmp_path)
+    Path(model).parent.mkdir(parents=True, exist_ok=True)
+    Path(model).touch()
+    assert price_of(model) != FREE
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-x", "openrouter/gpt-x"])
+def test_a_folder_with_the_name_of_a_paid_model_does_not_make_it_free(
+    model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://proxy/v1")
+    monkeypatch.delenv(PRICE_VARIABLE)
+    monkeypatch.chdir(tmp_path)
+    Path(model).mkdir(parents=True)
+    assert price_of(model) != FREE
 
 
 def test_a_listed_price_counts_only_for_the_provider_of_that_name(
@@ -314,6 +338,20 @@ def test_the_open_reservation_of_an_ended_process_counts_as_spent() -> None:
         subprocess.run([sys.executable, "-c", code], check=True)
         with pytest.raises(BudgetSpent, match="the budget of 10 tokens is spent: 8 tokens in 0 calls"):
             ledger.reserve(3)
+
+
+def test_a_full_disk_loses_nothing_that_was_spent() -> None:
+    with open_ledger("5.00") as ledger:
+        ledger.settle(0.0, Spent(prompt_tokens=10, completion_tokens=5, calls=1, dollars=0.4))
+        before, (soft, hard) = ledger.spent, resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                ledger.reserve(0.5)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert ledger.spent == before
+        assert ledger.reserve(0.5)
 
 
 def test_a_process_with_a_budget_of_its_own_spends_that() -> None:

@@ -151,6 +151,36 @@ async def test_an_endpoint_without_thoughts_short_enough_ends_as_cut_off() -> No
         assert (await model.complete(ASKED, schema=SCHEMA)).finish_reason == "length"
 
 
+async def test_thoughts_that_fill_the_context_end_as_cut_off_after_a_few_questions() -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        if room_of(body) > 5_000:
+            return refused(400, "This model's maximum context length is 16384 tokens: the prompt has 11,000")
+        return None
+
+    endpoint = FakeEndpoint(thinks=lambda number: 9_000 if number > 1 else 100, before=before)
+    async with model_at(endpoint) as model:
+        assert (await model.complete(ASKED, schema=SCHEMA)).finish_reason == "length"
+    rooms = [room_of(body) for body in endpoint.asked[1:]]
+    assert rooms == [512 + 8_192, 512 + 4_096, 512 + 4_096]
+    assert endpoint.asked[-1]["reasoning_effort"] == "low"
+
+
+@pytest.mark.parametrize("busy", [0, 2, 3, 5])
+async def test_a_question_that_breaks_the_server_ends_after_three_tries_however_busy_the_server_was(busy: int) -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        if "Break." not in str(body):
+            return None
+        asked = sum("Break." in str(one) for one in endpoint.asked)
+        return refused(503, "overloaded") if asked <= busy else refused(500, "internal error")
+
+    endpoint = FakeEndpoint(before=before)
+    async with model_at(endpoint) as model:
+        await model.complete(ASKED)
+        with pytest.raises(EnvironmentUnavailable, match="internal error"):
+            await model.complete([Message(role="user", content="Break.")])
+    assert sum("Break." in str(body) for body in endpoint.asked) == busy + 3
+
+
 async def test_no_request_is_sent_before_the_time_in_a_refusal() -> None:
     endpoint = FakeEndpoint(before=Windows(5, retry_after_s=47))
     came: list[float] = []
@@ -249,6 +279,7 @@ def test_the_exceeded_limit_is_read_from_the_refusal(message: str, limit: str) -
         ({"retry-after": "-3"}, 0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "inf"}, None),
+        ({"retry-after": ", Jan 99999999999999999999 . 12.34.56 \u0660"}, None),
         ({}, None),
     ],
 )
@@ -286,6 +317,35 @@ async def test_the_remaining_quota_in_the_headers_is_not_exceeded(headers: dict[
         limiter.answered(turn, 10, 1, headers)
     async with limiter.turn(10):
         assert now() == pytest.approx(1, abs=0.01)
+
+
+async def test_a_quota_without_room_for_anybodys_patience_is_an_error_at_once() -> None:
+    quota = {"limit": "50", "remaining": "0", "reset": "24h0m0s"}
+    endpoint = FakeEndpoint(headers={f"x-ratelimit-{word}-requests": value for word, value in quota.items()})
+    async with model_at(endpoint) as model:
+        await model.complete(ASKED)
+        with pytest.raises(EnvironmentUnavailable, match=r"limit of requests .* 1728 s"):
+            await model.complete(ASKED)
+        assert now() < 60
+    assert len(endpoint.asked) == 1
+
+
+async def test_a_limiter_forgets_the_requests_of_more_than_a_minute_ago() -> None:
+    limiter = Limiter()
+    for _ in range(1_000):
+        async with limiter.turn(10) as turn:
+            await asyncio.sleep(1)
+            limiter.answered(turn, 10, 1, {})
+    assert len(limiter._turns) < 100
+
+
+async def test_an_endpoint_may_stay_down_for_days() -> None:
+    limiter = Limiter()
+    for _ in range(1_100):
+        async with limiter.turn(10) as turn:
+            limiter.overloaded(turn, None)
+    async with limiter.turn(10) as turn:
+        limiter.answered(turn, 10, 1, {})
 
 
 def test_each_limit_leaves_time_for_the_answer_of_the_one_inside_it() -> None:

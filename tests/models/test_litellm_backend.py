@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from dreamgym_integrations.models.litellm import with_cache_marks
+from dreamgym_integrations.models.litellm import LiteLLMModel, with_cache_marks
 from fake_endpoints import REASONING, FakeEndpoint, Windows, running, serving
 from test_openai import said, server
 
@@ -84,6 +84,11 @@ async def test_a_server_that_refuses_is_unavailable_and_the_key_is_not_shown() -
         answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
     assert answer.startswith("openai/scripted failed: AuthenticationError: ")
     assert KEY not in answer
+
+
+def test_a_key_is_masked_before_a_long_error_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", KEY)
+    assert KEY[:4] not in LiteLLMModel("some/model")._reason(ValueError("x" * 490 + KEY))
 
 
 @needs_litellm

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 import uvicorn
-from dreamgym_integrations.models.openai import BASE_URLS, OpenAIModel, load
+from dreamgym_integrations.models.openai import BASE_URLS, OpenAIModel, _bare, load
+from growth import grows_linearly
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from virtual_time import VirtualTimeLoop
 
-from dreamgym.dream.load import OPENAI_PROVIDERS
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.llm import Message
+from dreamgym.prices import OPENAI_PROVIDERS
 from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -184,6 +185,17 @@ async def test_thoughts_and_fences_around_an_answer_are_taken_off(text: str) -> 
         assert (await model.complete(ASKED)).text == text
 
 
+async def test_an_answer_in_parts_is_their_text_without_the_thoughts() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    parts: Any = [thought, {"type": "text", "text": '{"a":'}, {"type": "text", "text": " 1}"}]
+    async with server(lambda _: said(parts)) as (url, _), model_at(url) as model:
+        assert (await model.complete(ASKED)).text == '{"a": 1}'
+
+
+def test_a_fence_is_taken_off_in_linear_time() -> None:
+    assert grows_linearly(_bare, lambda size: "```" + "\n" * size + "x")
+
+
 async def test_a_cut_answer_has_the_finish_reason_length() -> None:
     async with server(lambda _: said('{"a"', "length")) as (url, _), model_at(url) as model:
         assert (await model.complete(ASKED)).finish_reason == "length"
@@ -213,6 +225,11 @@ async def test_a_server_that_hangs_is_given_up() -> None:
             await model.complete(ASKED)
 
 
+def completed(choice: Any) -> Response:
+    whole = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": USAGE}
+    return JSONResponse(whole)
+
+
 FAULTS: dict[str, Callable[[Body], Response]] = {
     "a refusal": lambda _: said(None, refusal="I would rather not."),
     "a content filter": lambda _: said("", "content_filter"),
@@ -223,6 +240,11 @@ FAULTS: dict[str, Callable[[Body], Response]] = {
     "half a JSON": lambda _: Response('{"choices": [', media_type="application/json"),
     "no choice": lambda _: JSONResponse({"choices": []}),
     "no completion at all": lambda _: JSONResponse({"hello": 1}),
+    "no message": lambda _: completed({"index": 0, "text": "hi", "finish_reason": "stop"}),
+    "a message that is null": lambda _: completed({"index": 0, "message": None, "finish_reason": "stop"}),
+    "a choice that is a text": lambda _: completed("hi"),
+    "choices that are an object": lambda _: JSONResponse({"choices": {"a": 1}}),
+    "an answer that is a number": lambda _: said(5),  # type: ignore[arg-type]
 }
 
 
@@ -285,6 +307,11 @@ def test_an_address_with_a_password_is_refused_and_the_password_not_repeated() -
     with pytest.raises(InvalidInput, match="without a password") as raised:
         load("http://user:hunter2@127.0.0.1:9/v1#m")
     assert "hunter2" not in str(raised.value)
+
+
+def test_an_address_that_is_not_an_address_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"'http://\[1/v1' is not an address"):
+        load("http://[1/v1")
 
 
 def test_the_choice_of_a_backend_and_the_backend_know_the_same_providers() -> None:

@@ -172,7 +172,7 @@ class Database:
         """Wait for the server, start it if it is the embedded one, and make a new pool."""
         while True:
             try:
-                if self._revive is not None:
+                if self._revive is not None and not await self._answers():
                     await asyncio.to_thread(self._revive)
                 if await self._answers():
                     self._pool = await _pool(self._dsn, pooled=self._pooled)

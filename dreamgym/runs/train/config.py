@@ -83,7 +83,7 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        unused = OF_ROLLOUTS if self.algorithm in RECORDED else ()
+        unused: tuple[str, ...] = OF_ROLLOUTS if self.algorithm in RECORDED else ()
         unused += ("mask_refused", "accumulate") if self.algorithm == "dpo" else ()
         given = [name for name in unused if getattr(self, name) != type(self).model_fields[name].default]
         if given:

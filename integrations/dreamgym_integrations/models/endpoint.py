@@ -167,6 +167,22 @@ def most_of(request: Mapping[str, Any]) -> TokenUsage:
     return room_of([*texts, json.dumps(request.get("response_format", ""))], int(room))
 
 
+def text_of(found: Any) -> str:
+    """The text of a chat completion in OpenAI's format, without thoughts. Raises Unreadable if it has another format.
+
+    The text may come in parts: Mistral's reasoning models put their thoughts into parts of their own.
+    """
+    choices = getattr(found, "choices", None)
+    message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
+    content = getattr(message, "content", None)
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        content = "".join(text for text in texts if isinstance(text, str))
+    if message is None or not isinstance(content, str | None):
+        raise Unreadable(f"failed: expected a chat completion with a message, got {str(choices)[:200]!r}")
+    return content or ""
+
+
 def thinking_tokens(found: Any) -> int:
     """Tokens of thoughts in a chat completion in OpenAI's format; 0 if it shows none.
 
@@ -245,7 +261,7 @@ class Endpoint:
                 continue
             own = reply.completion
             used = TokenUsage.total([used, own])
-            if not (own.finish_reason == "length" and self._makes_room(reply, thinking, max_tokens)):
+            if not (own.finish_reason == "length" and self._makes_room(reply, thinking, most_thinking, max_tokens)):
                 return own.model_copy(update=used.model_dump())
 
     async def found(self, name: str, send: Send, *, instead_of: Capabilities | None = None) -> Capabilities:
@@ -303,7 +319,7 @@ class Endpoint:
         request = tried.request([_PROBE], _PROBE_SCHEMA, PROBE_TOKENS, temperature=0.0, seed=0)
         reply = await self._answer(name, send, request)
         if reply.completion.finish_reason == "length":
-            self._makes_room(reply, 0, PROBE_TOKENS)
+            self._makes_room(reply, 0, MOST_THINKING_TOKENS, PROBE_TOKENS)
         return tried
 
     async def _answer(self, name: str, send: Send, request: dict[str, Any]) -> EndpointAnswer:
@@ -318,13 +334,13 @@ class Endpoint:
                     reply = await send(request)
                     counted = reply.completion
                     self.limiter.answered(turn, counted.prompt_tokens, counted.completion_tokens, reply.headers)
-            except TimeoutError:
-                silent = f"{name} has not answered any question for {PATIENCE_S / 60:.0f} minutes"
-                raise EnvironmentUnavailable(f"{silent}: it {reason}") from None
+            except TimeoutError as error:
+                silent = f"has not answered any question for {PATIENCE_S / 60:.0f} minutes: it {reason}"
+                raise EnvironmentUnavailable(f"{name} {str(error) or silent}") from None
             except Busy as busy:
                 reason = str(busy)
-                await self._hold_back(name, busy, turn, has_answered=has_answered, retries=retries)
-                retries += not busy.is_limit
+                if await self._hold_back(name, busy, turn, has_answered=has_answered, retries=retries):
+                    retries += 1
             except (Broken, Unreadable) as failure:
                 if retries == RETRIES and isinstance(failure, Broken):
                     raise Refused(str(failure)) from None
@@ -337,8 +353,12 @@ class Endpoint:
                     self._thinking_tokens = THINKING_TOKENS
                 return reply
 
-    async def _hold_back(self, name: str, busy: Busy, turn: Turn, *, has_answered: bool, retries: int) -> None:
-        """Slow down for an endpoint that is busy. Raises EnvironmentUnavailable if waiting does not help."""
+    async def _hold_back(self, name: str, busy: Busy, turn: Turn, *, has_answered: bool, retries: int) -> bool:
+        """Slow down for an endpoint that is busy. Raises EnvironmentUnavailable if waiting does not help.
+
+        Returns:
+            True if the next request is one of the RETRIES; False if it may be repeated as long as patience lasts.
+        """
         wait_s = retry_after_s(busy.headers)
         if (wait_s or 0.0) > PATIENCE_S:
             raise EnvironmentUnavailable(f"{name} asks to wait {wait_s:.0f} s: it {busy}") from None
@@ -350,17 +370,26 @@ class Endpoint:
             raise EnvironmentUnavailable(f"{name} {busy}") from None
         else:
             await asyncio.sleep(2**retries)  # it has never answered: other questions need not wait for it
+            return True
+        return False
 
-    def _makes_room(self, reply: EndpointAnswer, thinking: int, max_tokens: int) -> bool:
-        """True if thoughts left no room for the answer, and a retry can have more room or shorter thoughts."""
+    def _makes_room(self, reply: EndpointAnswer, thinking: int, most_thinking: int, max_tokens: int) -> bool:
+        """True if thoughts left no room for the answer, and a retry can have more room or shorter thoughts.
+
+        Args:
+            reply: the answer that was cut off.
+            thinking: room for thoughts that its question had.
+            most_thinking: most room for thoughts that the endpoint accepts with this prompt.
+            max_tokens: most tokens of the answer without thoughts.
+        """
         said = reply.completion.text.strip()
         if said and not reply.thinking_tokens and not _is_thought(said):
             return False
         if reply.thinking_tokens and reply.completion.completion_tokens - reply.thinking_tokens >= max_tokens:
             return False  # the answer itself is too long
-        if thinking < self._thinking_tokens:
+        if thinking < min(self._thinking_tokens, most_thinking):
             return True  # another question has made room meanwhile
-        wider = min(max(2 * thinking, THINKING_TOKENS), self._most_thinking_tokens)
+        wider = min(max(2 * thinking, THINKING_TOKENS), self._most_thinking_tokens, most_thinking)
         if wider > thinking:
             self._thinking_tokens = wider
             return True

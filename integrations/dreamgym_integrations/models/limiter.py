@@ -159,7 +159,8 @@ class Limiter:
 
         Args:
             tokens: tokens of the prompt. The average tokens of an answer are added.
-            patience_s: raises TimeoutError if the endpoint answers nobody for this long.
+            patience_s: raises TimeoutError if the endpoint answers nobody for this long, and at once, with the reason,
+                if the limit that it reports asks for a longer wait.
             since: time at which the question was first asked; patience begins then at the earliest.
         """
         self._wait(+1)
@@ -221,7 +222,7 @@ class Limiter:
 
     def _pause(self, retry_after_s: float | None) -> None:
         if retry_after_s is None:
-            retry_after_s = min(2.0**self._pauses, LONGEST_PAUSE_S)
+            retry_after_s = min(2.0 ** min(self._pauses, 10), LONGEST_PAUSE_S)  # a higher power may be no float
             self._pauses += 1
         self._open_at = max(self._open_at, _now() + retry_after_s)
 
@@ -254,10 +255,11 @@ class Limiter:
     async def _admit(self, tokens: float, patience_s: float, since: float) -> None:
         while True:
             now = _now()
-            if now >= max(since, self.answered_at) + patience_s:
+            left_s = max(since, self.answered_at) + patience_s - now
+            if left_s <= 0:
                 raise TimeoutError
             if now < self._open_at:
-                await asyncio.sleep(self._open_at - now)
+                await asyncio.sleep(max(min(self._open_at - now, left_s), SHORTEST_WAIT_S))
                 continue
             self._slow_down()
             waits: dict[Limit, float] = {
@@ -266,7 +268,9 @@ class Limiter:
             }
             limit = max(waits, key=lambda name: waits[name])
             if waits[limit] > 0:
-                await asyncio.sleep(max(waits[limit], SHORTEST_WAIT_S))
+                if waits[limit] > patience_s and self._paces[limit].is_told:
+                    raise TimeoutError(f"has a limit of {limit} that allows the next one only in {waits[limit]:.0f} s")
+                await asyncio.sleep(max(min(waits[limit], left_s), SHORTEST_WAIT_S))
             elif self._running >= int(self._places):
                 limit = "places"
                 self._freed.clear()
@@ -279,9 +283,10 @@ class Limiter:
 
     def _slow_down(self) -> None:
         """After a pause, continue at the rate or concurrency that the endpoint accepted before it."""
-        while self._turns and self._turns[0].sent_at < self._slowed_at - WINDOW_S:
-            self._turns.popleft()
         limit, self._to_slow = self._to_slow, None
+        window_ends = _now() if limit is None else self._slowed_at
+        while self._turns and self._turns[0].sent_at < window_ends - WINDOW_S:
+            self._turns.popleft()
         if limit is None:
             return
         taken = [turn for turn in self._turns if turn.sent_at <= self._slowed_at and not turn.is_refused]
@@ -316,9 +321,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
             return max(0.0, seconds)
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+        return max(0.0, date.timestamp() - time.time())
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, date.timestamp() - time.time())
 
 
 def _told(headers: Mapping[str, str], limit: Limit) -> tuple[float, float, float] | None:

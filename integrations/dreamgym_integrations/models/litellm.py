@@ -27,6 +27,7 @@ from dreamgym_integrations.models.endpoint import (
     Unreadable,
     endpoint_of,
     most_of,
+    text_of,
     thinking_tokens,
 )
 from dreamgym_integrations.models.usage import usage_of
@@ -120,12 +121,12 @@ class LiteLLMModel:
         return EndpointAnswer(self._completion(found), thinking_tokens(found), headers)
 
     def _completion(self, found: Any) -> Completion:
-        choice = found.choices[0]
+        text, choice = text_of(found), found.choices[0]
         if choice.finish_reason == "content_filter":
             raise EnvironmentUnavailable(f"{self.name} refused to answer")
         finish_reason: Literal["stop", "length"] = "length" if choice.finish_reason == "length" else "stop"
         return Completion(
-            text=choice.message.content or "",
+            text=text,
             finish_reason=finish_reason,
             **usage_of(getattr(found, "usage", None)).model_dump(),
         )
@@ -154,11 +155,11 @@ class LiteLLMModel:
 
     def _reason(self, error: Exception) -> str:
         """The kind of error, and its first line, in which every API key of this process's environment is masked."""
-        line = (str(error).splitlines() or [""])[0][:500]
+        line = (str(error).splitlines() or [""])[0]
         for variable, value in os.environ.items():
             if variable.endswith("_API_KEY") and value:
                 line = line.replace(value, "***")
-        return f"failed: {type(error).__name__}: {line}"
+        return f"failed: {type(error).__name__}: {line[:500]}"
 
 
 def with_cache_marks(messages: Sequence[dict[str, str]]) -> list[dict[str, Any]]:

@@ -111,7 +111,7 @@ class LocalModel:
             text=text,
             finish_reason=writer.finish_reason,
             prompt_tokens=len(tokens),
-            completion_tokens=writer.written,
+            completion_tokens=max(1, writer.written),  # an empty answer took the token that ended it
             probabilities=probabilities,
         )
 

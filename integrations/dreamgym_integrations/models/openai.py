@@ -29,6 +29,7 @@ from dreamgym_integrations.models.endpoint import (
     Unreadable,
     endpoint_of,
     most_of,
+    text_of,
     thinking_tokens,
 )
 from dreamgym_integrations.models.usage import usage_of
@@ -56,14 +57,19 @@ def load(name: str) -> OpenAIModel:
     """The model for `http://host/v1[#model]`, `provider/model` or a bare name.
 
     Raises:
-        InvalidInput: the name is empty, the address contains a password, or the provider's key is not set.
+        InvalidInput: the name is empty, the address is invalid or contains a password, or the provider's key is not
+            set.
         MissingPackage: the openai client is not installed.
     """
     if not name:
         raise InvalidInput("expected a model: http://HOST:PORT/v1, openai/MODEL, or a bare name")
     if name.startswith(("http://", "https://")):
         base_url, _, model = name.partition("#")
-        if urlsplit(base_url).password is not None:
+        try:
+            password = urlsplit(base_url).password
+        except ValueError as error:
+            raise InvalidInput(f"model {base_url!r} is not an address: {error}") from None
+        if password is not None:
             raise InvalidInput(
                 "expected a model's address without a password, since runs and stored steps contain the address: put "
                 "the key into OPENAI_API_KEY"
@@ -136,6 +142,11 @@ class OpenAIModel:
             self.name, self._send, messages, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed
         )
         return completion if schema is None else completion.model_copy(update={"text": _bare(completion.text)})
+
+    async def find_name(self) -> None:
+        """Find the only model that the endpoint lists, if the address names none. Raises EnvironmentUnavailable."""
+        if self._model is None:
+            await self._endpoint()
 
     async def check_reachable(self) -> None:
         """Find the model and the parameters it accepts, as the first question would. Raises EnvironmentUnavailable."""
@@ -218,12 +229,12 @@ class OpenAIModel:
         return self._model
 
     def _completion(self, found: ChatCompletion) -> Completion:
-        choice = found.choices[0]
+        text, choice = text_of(found), found.choices[0]
         if choice.message.refusal or choice.finish_reason == "content_filter":
             raise EnvironmentUnavailable(f"{self.name} refused to answer: {choice.message.refusal or 'content filter'}")
         finish_reason: Literal["stop", "length"] = "length" if choice.finish_reason == "length" else "stop"
         return Completion(
-            text=choice.message.content or "",
+            text=text,
             finish_reason=finish_reason,
             **usage_of(found.usage).model_dump(),
         )
@@ -253,5 +264,5 @@ def _never_arrived(error: openai.APIConnectionError) -> bool:
 def _bare(text: str) -> str:
     """The answer without the thoughts and the code fence that unconstrained models put around it."""
     text = re.sub(r"\A\s*<think>.*?</think>", "", text, count=1, flags=re.DOTALL).strip()
-    fenced = re.fullmatch(r"```(?:json)?\s*\n(.*?)\n?```", text, flags=re.DOTALL)
+    fenced = re.fullmatch(r"```(?:json)?[^\S\n]*\n(.*?)\n?```", text, flags=re.DOTALL)
     return fenced[1] if fenced else text
