@@ -1,19 +1,21 @@
 """Untrusted JSON Schemas: nothing is fetched, and the check of a value takes bounded time.
 
 Schemas come with recorded servers and with tasks; the values come from agents. So a `$ref` to another document is a
-fault of the schema, patterns have a time limit, and unique items are found without comparing all pairs.
+fault of the schema, patterns have a time limit, evaluated keywords are counted, and unique items are found without
+comparing all pairs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple
 
+import attrs
 import jsonschema
 import referencing
 import referencing.exceptions
@@ -26,11 +28,14 @@ from dreamgym.types import JsonObject
 
 PATTERNS_S = 0.05
 """Seconds that all patterns of a schema may take for one value."""
+STEPS = 200_000
+"""Most keywords that are evaluated for one value. References that share their parts take exponentially many."""
 SHOWN_CHARACTERS = 500
 FIELD_FAULTS = 20
 """If an object has more faults than this, they are not listed one by one."""
 
 _patterns_until: ContextVar[float] = ContextVar("patterns_until")
+_steps_left: ContextVar[Iterator[int]] = ContextVar("steps_left")
 
 
 class FieldFault(NamedTuple):
@@ -57,14 +62,17 @@ class Schema:
             raise InvalidInput(f"expected a JSON Schema, which is an object or a boolean, got {schema!r:.200}")
         try:
             kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-            kind.check_schema(schema)
+            # a pattern is read when it is used: `regex` reads patterns of JavaScript that `re` refuses, as \p{L}
+            kind.check_schema(schema, format_checker=jsonschema.FormatChecker(()))
         except jsonschema.SchemaError as error:
             raise InvalidInput(f"not a usable JSON Schema: {error.message:.500}") from error
         except RecursionError as error:
             raise InvalidInput("not a usable JSON Schema: nested too deeply") from error
-        bounded: Any = jsonschema.validators.extend(
-            kind, {"pattern": _pattern, "patternProperties": _pattern_properties, "uniqueItems": _unique_items}
-        )
+        keywords = {**kind.VALIDATORS, **_BOUNDED}
+        if "unevaluatedProperties" in keywords and '"patternProperties"' in json.dumps(schema):
+            keywords["unevaluatedProperties"] = _unevaluated_properties
+        bounded: Any = jsonschema.validators.extend(kind, {name: _counted(one) for name, one in keywords.items()})
+        bounded.evolve = attrs.evolve  # the library's own leaves our keywords for those of a `$schema` in a part
         self._validator: jsonschema.protocols.Validator = bounded(schema, registry=referencing.Registry())
         self._test = _tested(schema)
         self.fault({})
@@ -84,15 +92,21 @@ class Schema:
         found = contents.get("properties") if isinstance(contents, Mapping) else None
         return found if isinstance(found, Mapping) else {}
 
-    def require_references(self) -> None:
-        """Raises InvalidInput if a reference leads out of the schema. `fault` raises only if the value leads to it."""
+    def require_usable(self) -> None:
+        """Raises InvalidInput if a reference leads out of the schema, or if a pattern cannot be read.
+
+        `fault` raises only if the value leads to it.
+        """
         contents = self._validator.schema
         dialect = contents.get("$schema") if isinstance(contents, Mapping) else None
         resource = specification_with(str(dialect), default=DRAFT202012).create_resource(contents)
         found = [(referencing.Registry().resolver_with_root(resource), resource)]
         while found:
             resolver, inner = found.pop()
-            reference = inner.contents.get("$ref") if isinstance(inner.contents, dict) else None
+            keywords = inner.contents if isinstance(inner.contents, dict) else {}
+            for pattern in (keywords.get("pattern", ""), *keywords.get("patternProperties", {})):
+                _readable(pattern)
+            reference = keywords.get("$ref")
             try:
                 if isinstance(reference, str):
                     resolver.lookup(reference)
@@ -107,12 +121,15 @@ class Schema:
             InvalidInput: the schema cannot be evaluated for this value.
         """
         _patterns_until.set(monotonic() + PATTERNS_S)
+        _steps_left.set(iter(range(STEPS)))
         try:
             fault = jsonschema.exceptions.best_match(self._validator.iter_errors(value))
         except referencing.exceptions.Unresolvable as error:
             raise InvalidInput(f"not a usable JSON Schema: {error.ref!r} is not in the schema itself") from error
         except RecursionError as error:
             raise InvalidInput("not a usable JSON Schema: it refers to itself without end") from error
+        except OverflowError:  # `multipleOf` divides as floats
+            return "a number is too large to be checked"
         except TimeoutError:
             return f"the patterns of the schema could not be checked within {PATTERNS_S:g} s"
         if fault is None:
@@ -126,6 +143,7 @@ class Schema:
         Empty if the object is valid, if a fault does not belong to one field of the object, or if there are too many.
         """
         _patterns_until.set(monotonic() + PATTERNS_S)
+        _steps_left.set(iter(range(STEPS)))
         try:
             errors = list(islice(self._validator.iter_errors(value), FIELD_FAULTS + 1))
         except (referencing.exceptions.Unresolvable, RecursionError, TimeoutError, InvalidInput):
@@ -182,6 +200,7 @@ def _compiled(text: str) -> Schema:
 
 
 Test = Callable[[JsonValue], bool]
+Keyword = Callable[[Any, Any, Any, Any], "Iterable[jsonschema.ValidationError] | None"]
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "object": (dict,),
@@ -249,8 +268,13 @@ def _have(fields: Mapping[str, Test], value: JsonValue) -> bool:
 
 def _found(pattern: str, text: str) -> bool:
     """True if the pattern matches. Raises TimeoutError, and InvalidInput if the pattern is not valid."""
+    return _readable(pattern).search(text, timeout=max(1e-3, _patterns_until.get() - monotonic())) is not None
+
+
+def _readable(pattern: str) -> Any:
+    """The compiled pattern, which `regex` caches. Raises InvalidInput if it is not valid."""
     try:
-        return regex.search(pattern, text, timeout=max(1e-3, _patterns_until.get() - monotonic())) is not None
+        return regex.compile(pattern)
     except regex.error as error:
         raise InvalidInput(f"not a usable JSON Schema: the pattern {pattern!r:.200} cannot be read: {error}") from error
 
@@ -270,8 +294,56 @@ def _pattern_properties(
                     yield from validator.descend(inner, below, path=name, schema_path=pattern)
 
 
+def _additional_properties(
+    validator: Any, below: Any, value: Any, schema: Mapping[str, Any]
+) -> Iterator[jsonschema.ValidationError]:
+    if not validator.is_type(value, "object"):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    others = [name for name in value if name not in known and not any(_found(pattern, name) for pattern in patterns)]
+    if validator.is_type(below, "object"):
+        for name in others:
+            yield from validator.descend(value[name], below, path=name)
+    elif not below and others:
+        names = ", ".join(map(repr, sorted(others)))
+        if patterns:
+            does = "does" if len(others) == 1 else "do"
+            patterns_shown = ", ".join(map(repr, sorted(patterns)))
+            yield jsonschema.ValidationError(f"{names} {does} not match any of the regexes: {patterns_shown}")
+        else:
+            was = "was" if len(others) == 1 else "were"
+            yield jsonschema.ValidationError(f"Additional properties are not allowed ({names} {was} unexpected)")
+
+
+def _unevaluated_properties(
+    validator: Any, below: object, value: Any, schema: object
+) -> Iterator[jsonschema.ValidationError]:
+    if validator.is_type(value, "object") and value:
+        raise InvalidInput("a JSON Schema with unevaluatedProperties and patternProperties cannot be checked in time")
+    yield from ()
+
+
 def _unique_items(validator: Any, wanted: bool, value: Any, schema: object) -> Iterator[jsonschema.ValidationError]:
     if not wanted or not validator.is_type(value, "array"):
         return
     if len({json.dumps(item, sort_keys=True) for item in value}) < len(value):
         yield jsonschema.ValidationError(f"{value!r} has non-unique elements")
+
+
+_BOUNDED: Mapping[str, Keyword] = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+}
+
+
+def _counted(keyword: Keyword) -> Keyword:
+    """A keyword that raises InvalidInput if too many keywords were evaluated for one value."""
+
+    def evaluate(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterable[jsonschema.ValidationError]:
+        if next(_steps_left.get(), None) is None:
+            raise InvalidInput(f"not a usable JSON Schema: it takes more than {STEPS:,} steps to check one value")
+        return keyword(validator, wanted, value, schema) or ()
+
+    return evaluate

@@ -116,7 +116,7 @@ def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
         return step
     try:
         value = json.loads(step.result.observation)
-    except ValueError:
+    except (ValueError, RecursionError):
         return step
     if not isinstance(value, dict) or fault_under(schema, value) is not None:
         return step

@@ -79,7 +79,11 @@ class StepAnswer(Answer):
             raise ValueError('"success" and "error" are both true: a refused action accomplishes nothing')
         if self.error and self.changes:
             raise ValueError('"error" is true and "changes" are not empty: a refused action changes nothing')
-        if "\\u0000" in self.model_dump_json().replace("\\\\", ""):
+        try:
+            text = json.dumps(self.model_dump(), allow_nan=False)
+        except ValueError as error:
+            raise ValueError("NaN and Infinity are not numbers of JSON") from error
+        if "\\u0000" in text.replace("\\\\", ""):
             raise ValueError("a NUL character is no text")
         return self
 

@@ -44,7 +44,8 @@ TEXT_TOKENS = 1_000
 HISTORY_TOKENS = 12_000
 """Most tokens of all steps so far."""
 LEFT_OUT_AT_ONCE = 8
-"""Steps are left out in groups of this size, so the prompt changes in the middle only once in as many steps."""
+"""Steps are left out in groups of this size, so the prompt changes in the middle only once in as many steps. If fewer
+of the last steps fit, the groups are smaller, so that the newest step is shown."""
 FITTED_STEPS = 12
 """Last steps of the history that a fitted model reads, because it is small. If the state is explicit it reads a third
 of them, because the state contains what they did."""
@@ -168,7 +169,8 @@ def _shortened(lines: Sequence[str]) -> Sequence[str]:
     while last > first and used + len(lines[last - 1]) <= room * 3 // 4:
         last -= 1
         used += len(lines[last])
-    gone = -(-(last - first) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
+    group = max(1, min(LEFT_OUT_AT_ONCE, len(lines) - last))
+    gone = -(-(last - first) // group) * group
     gone = min(gone, len(lines) - first)
     return [*lines[:first], as_data({"left out": f"{gone} steps"}), *lines[first + gone :]]
 

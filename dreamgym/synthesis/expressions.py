@@ -503,7 +503,7 @@ def style_of(texts: Sequence[str]) -> tuple[Style, bool] | None:
     """The common style of texts that are JSON objects or lists, and whether it is ASCII; None if they have none."""
     try:
         values = [json.loads(text) for text in texts]
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not all(isinstance(value, dict | list) for value in values):
         return None

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_NUMBERED = re.compile(r"(.*?)(\d+)")
+_NUMBERED = re.compile(r"(.*?)(\d{1,100})")
+"""A prefix and a number. No server counts to more digits, and int() refuses more than 4,300."""
 
 
 @dataclass(frozen=True)

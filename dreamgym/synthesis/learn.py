@@ -378,7 +378,7 @@ def _gives(branch: Branch, case: Case, definitions: Definitions) -> bool:
     if result.observation != case.result.observation:
         try:
             is_same_text = same(json.loads(result.observation), json.loads(case.result.observation))
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         if not is_same_text:
             return False

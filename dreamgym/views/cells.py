@@ -8,6 +8,7 @@ or multiplies known cells. Recordings show which argument names the range and wh
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -114,9 +115,13 @@ class Sheet:
         if depth == DEPTH or not FORMULA.fullmatch(formula):
             raise UnknownCell(formula)
         try:
-            return self._number(ast.parse(formula[1:].strip(), mode="eval").body, depth)
-        except (SyntaxError, RecursionError, MemoryError) as error:
+            value = self._number(ast.parse(formula[1:].strip(), mode="eval").body, depth)
+            is_finite = math.isfinite(value)
+        except (SyntaxError, RecursionError, MemoryError, OverflowError) as error:
             raise UnknownCell(formula) from error
+        if not is_finite:
+            raise UnknownCell(formula)
+        return value
 
     def _number(self, node: ast.expr, depth: int) -> float:
         if isinstance(node, ast.BinOp) and (apply := OPERATORS.get(type(node.op))) is not None:
@@ -285,13 +290,9 @@ class KnownCells:
             return
         for key, sheet in list(sheets.items()):
             try:
-                sheets[key] = replace(
-                    sheet,
-                    cells={
-                        cell: new.in_text(value, find, put) if isinstance(value, str) else value
-                        for cell, value in sheet.cells.items()
-                    },
-                )
+                values = new.within(list(sheet.cells.values()), action)
+                assert isinstance(values, list)
+                sheets[key] = sheet.with_values(dict(zip(sheet.cells, values, strict=True)))
             except ValueError:
                 del sheets[key]
 

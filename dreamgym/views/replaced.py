@@ -15,6 +15,8 @@ MOST_CALLS = 4
 """Most recorded calls of one tool that are looked at."""
 MOST_TEXTS = 2_000
 """Most texts from the start of a session that are searched for the replaced one."""
+MOST_CHARACTERS = 1_000_000
+"""Most characters that one call puts into the texts of a view or a sheet."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,17 @@ class Replacement:
         """The text that a call replaces, and the new one."""
         return str(action.arguments.get(self.find, "")), str(action.arguments.get(self.put, ""))
 
-    def in_text(self, text: str, find: str, put: str) -> str:
-        """The text after the call. Raises ValueError if no recording shows whether a part of a text is replaced."""
+    def within(self, value: JsonValue, action: ToolCall) -> JsonValue:
+        """A value after the call, with all its texts replaced.
+
+        Raises ValueError if no recording shows whether a part of a text is replaced, or if the value would be too long.
+        """
+        find, put = self.values(action)
+        if count_in(value, find) * len(put) > MOST_CHARACTERS:
+            raise ValueError(f"the call puts more than {MOST_CHARACTERS:,} characters into the texts")
+        return self._within(value, find, put)
+
+    def _in_text(self, text: str, find: str, put: str) -> str:
         if text == find:
             return put
         if not find or find not in text:
@@ -40,14 +51,9 @@ class Replacement:
             raise ValueError("no recording shows whether a part of a text is replaced")
         return text.replace(find, put)
 
-    def within(self, value: JsonValue, action: ToolCall) -> JsonValue:
-        """A value after the call, with all its texts replaced. Raises ValueError like `in_text`."""
-        find, put = self.values(action)
-        return self._within(value, find, put)
-
     def _within(self, value: JsonValue, find: str, put: str) -> JsonValue:
         if isinstance(value, str):
-            return self.in_text(value, find, put)
+            return self._in_text(value, find, put)
         if isinstance(value, dict):
             return {name: self._within(part, find, put) for name, part in value.items()}
         return [self._within(part, find, put) for part in value] if isinstance(value, list) else value

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,9 +24,9 @@ from dreamgym.views.expressions import ValueName
 STATEMENT = re.compile(
     r"\s*(select|with|values|insert|update|delete|replace|create|drop|alter|pragma)\b", re.IGNORECASE
 )
-WHOLE = re.compile(r"\s*select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?(?:\s+order\s+by\s+[\w\s,]+)?\s*;?\s*", re.IGNORECASE)
-SOME = re.compile(r"\s*select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s+where\s[^;]*;?\s*", re.IGNORECASE)
-COUNT = re.compile(r"\s*select\s+count\(\*\)(?:\s+as\s+\w+)?\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s*;?\s*", re.IGNORECASE)
+WHOLE = re.compile(r"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?(?:\s+order\s+by\s[\w\s,]+)?", re.IGNORECASE)
+SOME = re.compile(r"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s+where\s[^;]*", re.IGNORECASE)
+COUNT = re.compile(r"select\s+count\(\*\)(?:\s+as\s+\w+)?\s+from\s+[\"`\[]?(\w+)[\"`\]]?", re.IGNORECASE)
 UNIQUE = re.compile(r"UNIQUE constraint failed: (\w+)\.(\w+)")
 UNKNOWN = " of what"
 """The end of the kind of a statement that touches unknown content."""
@@ -37,12 +38,20 @@ TOLD = re.compile(
 QUERIES = frozenset({"select", "with", "values"})
 WORK = 200_000
 """Most instructions of the database's virtual machine for one statement."""
-LENGTH = 1_000_000
-"""Most bytes of one value or one statement."""
+SECONDS = 0.5
+"""Most processor time of one statement: some functions take much longer than an instruction."""
+LENGTH = 65_536
+"""Most bytes of one value or one statement. A statement cannot be stopped within a function, so values are small."""
+PATTERN = 1_000
+"""Most bytes of a pattern of LIKE or GLOB."""
+COLUMNS = 500
+"""Most columns of a table or an answer."""
 PAGES = 2_000
 """Most pages of the database, of 4 kB each."""
 ROWS = 2_000
 """Most rows of one answer."""
+ANSWER = 1_000_000
+"""Most characters and bytes in the values of one answer."""
 FORBIDDEN = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA})
 
 
@@ -141,6 +150,8 @@ class KnownDatabase:
         opened.execute(f"PRAGMA max_page_count = {PAGES}")
         opened.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH)
         opened.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, LENGTH)
+        opened.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN)
+        opened.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMNS)
         for name, table in self.tables.items():
             opened.execute(_definition(name, table))
             for row in table.rows:
@@ -164,7 +175,8 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
     """Run one statement, and note which tables it touches."""
     read: set[str] = set()
     written: set[str] = set()
-    left = [WORK // 1_000]
+    left = [WORK // 100]
+    end = time.thread_time() + SECONDS
 
     def allow(action: int, table: str | None, *_: object) -> int:
         if action in FORBIDDEN:
@@ -177,14 +189,20 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
 
     def work() -> bool:
         left[0] -= 1
-        return left[0] < 0
+        return left[0] < 0 or time.thread_time() > end
 
     opened.set_authorizer(allow)
-    opened.set_progress_handler(work, 1_000)
+    opened.set_progress_handler(work, 100)
     try:
         cursor = opened.execute(statement)
         names = [column[0] for column in cursor.description or ()]
-        rows: list[JsonValue] = [dict(zip(names, row, strict=True)) for row in cursor.fetchmany(ROWS)]
+        rows: list[JsonValue] = []
+        size = 0
+        for row in cursor:
+            rows.append(dict(zip(names, row, strict=True)))
+            size += sum(len(value) for value in row if isinstance(value, str | bytes))
+            if len(rows) > ROWS or size > ANSWER:
+                raise sqlite3.OperationalError("the answer is too large")
         return _Said(rows, max(cursor.rowcount, 0), cursor.lastrowid or 0, None, frozenset(read), frozenset(written))
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
         if not TOLD.search(str(error)):
@@ -242,6 +260,8 @@ def database_of(
             continue
         if found is None:
             continue
+        # without the blanks at its end, a statement is matched in linear time
+        statement = statement.strip().removesuffix(";").rstrip()
         if match := WHOLE.fullmatch(statement) or SOME.fullmatch(statement):
             known_rows = rows.setdefault(match[1], {})
             known_rows.update({repr(sorted(row.items())): row for row in found})

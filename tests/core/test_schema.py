@@ -35,6 +35,8 @@ JSON = st.recursive(
             {"patternProperties": {"^a": {"type": "string"}}},
             {"items": {"uniqueItems": True, "maxItems": 2}},
             {"additionalProperties": {"pattern": "b"}},
+            {"additionalProperties": False, "properties": {"a": {}}, "patternProperties": {"^b": {}, "aa": {}}},
+            {"patternProperties": {"^b": {}}, "additionalProperties": {"type": "null"}},
             {"anyOf": [{"type": "integer"}, {"pattern": "^$"}, {"uniqueItems": True}]},
         ]
     ),
@@ -82,7 +84,37 @@ def test_a_pattern_that_backtracks_without_an_end_is_given_up_in_time() -> None:
     assert process_time() - begun < 100 * PATTERNS_S
 
 
+SLOW: JsonObject = {"patternProperties": {"^([a-z0-9]|[a-z])+$": {}}}
+
+
+def test_a_name_on_which_a_pattern_backtracks_without_an_end_is_given_up_in_time() -> None:
+    begun = process_time()
+    assert fault_under({"additionalProperties": False, **SLOW}, {"a" * 40 + "!": 1}) is not None
+    assert process_time() - begun < 100 * PATTERNS_S
+
+
+def test_a_part_of_a_schema_that_names_its_dialect_is_checked_in_bounded_time_too() -> None:
+    part: JsonObject = {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "^([a-z0-9]|[a-z])+$"}
+    fault = fault_under({"items": part}, ["a" * 40 + "!"])
+    assert fault == f"the patterns of the schema could not be checked within {PATTERNS_S:g} s"
+
+
+def test_unevaluated_names_are_not_looked_for_by_patterns_that_no_limit_stops() -> None:
+    schema: JsonObject = {"unevaluatedProperties": False, "allOf": [SLOW]}
+    assert fault_under(schema, {}) is None
+    with pytest.raises(InvalidInput, match="cannot be checked in time"):
+        fault_under(schema, {"a" * 40 + "!": 1})
+
+
+def test_references_that_double_the_work_again_and_again_are_refused() -> None:
+    parts: JsonObject = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+    with pytest.raises(InvalidInput, match="takes more than 200,000 steps"):
+        fault_under({"$ref": "#/$defs/a0", "$defs": {**parts, "a40": {"type": "object"}}}, {})
+
+
 def test_look_ahead_and_escapes_of_javascript_are_understood() -> None:
+    assert fault_under({"pattern": r"^\p{L}+$"}, "Ünal") is None
+    assert fault_under({"pattern": r"^(?<year>\d{4})$"}, "in 2024") is not None
     assert fault_under({"pattern": r"^(?!\.)[^\x00\/]+@[\w.-]+$"}, "ada@example.org") is None
     assert fault_under({"pattern": r"^(?!\.)[^\x00\/]+@[\w.-]+$"}, ".ada@example.org") is not None
 
@@ -98,6 +130,7 @@ def test_look_ahead_and_escapes_of_javascript_are_understood() -> None:
         ({"items": {"additionalProperties": False}}, '{{"k{n}": {n}}}'),
         ({"contains": {"const": "never"}}, '"{n}"'),
         ({"patternProperties": {"^(x+x+)+y": {}}}, '{{"xxxxxxxxxxxxxxxxxxxxxxxxx{n}": 1}}'),
+        ({"items": {"additionalProperties": False, "patternProperties": {"^(a+)+$": {}}}}, '{{"aaaaaaaaaaaab{n}": 1}}'),
     ],
 )
 def test_a_value_is_checked_in_linear_time(schema: dict[str, JsonValue], item: str) -> None:
@@ -106,3 +139,7 @@ def test_a_value_is_checked_in_linear_time(schema: dict[str, JsonValue], item: s
 
     assert re.match(r"\[.+\]", value(64))
     assert grows_linearly(lambda text: fault_under(schema, json.loads(text)), value)
+
+
+def test_a_number_that_is_too_large_to_divide_is_a_fault_of_the_value() -> None:
+    assert fault_under({"multipleOf": 0.01}, 10**400) == "a number is too large to be checked"

@@ -273,6 +273,10 @@ def test_a_check_of_answers_compares_json_as_json_and_counts() -> None:
         require_usable_check(task(answers="yes"))
 
 
+def test_a_check_of_answers_reads_an_answer_that_is_nested_too_deeply_as_a_text() -> None:
+    assert accomplished(task(answers=["yes"]), "", ["[" * 100_000, "yes"]) is True
+
+
 @pytest.mark.parametrize(
     "check",
     [
@@ -285,6 +289,13 @@ def test_a_check_of_answers_compares_json_as_json_and_counts() -> None:
 )
 def test_an_unusable_check_gives_no_verdict(check: JsonObject) -> None:
     assert accomplished(task(success=check), '{"n": "x"}') is None
+
+
+@pytest.mark.parametrize("check", [{"pattern": "("}, {"properties": {"n": {"patternProperties": {"(": {}}}}}])
+def test_a_check_with_a_pattern_that_cannot_be_read_is_refused_before_the_episode(check: JsonObject) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        require_usable_check(task(success=check))
+    require_usable_check(task(success={"properties": {"n": {"pattern": r"^\p{L}+$"}}}))
 
 
 def test_tasks_share_a_goal_if_instruction_and_check_are_the_same() -> None:

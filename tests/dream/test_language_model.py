@@ -91,6 +91,11 @@ MALFORMED = {  # each with a part of its fault
         '"success" and "error" are both true',
     ),
     "a NUL character": (step(observation="a\x00b"), "a NUL character is no text"),
+    "a number that is not finite": (step(structured={"n": float("nan")}), "NaN and Infinity are not numbers of JSON"),
+    "a change to a number that is not finite": (
+        step(changes=[{"op": "set", "path": "/n", "value": float("inf")}]),
+        "NaN and Infinity are not numbers of JSON",
+    ),
     "nothing": ("", "Invalid JSON"),
 }
 

@@ -122,6 +122,18 @@ def test_a_long_history_is_cut_in_the_middle_and_says_so() -> None:
     assert prompts[2][: len(prompts[1])] == prompts[1], "the cut moves only every few steps"
 
 
+@pytest.mark.parametrize("steps", range(8, 28))
+def test_a_long_history_of_long_answers_shows_the_newest_one(steps: int) -> None:
+    told = {"action": act("walk " + "y" * 2_900)}
+    many = (transition(f"room {n}.", act("x"), f"room {n + 1}. {'x' * 2_900}") for n in range(steps))
+    history = tuple(one.model_copy(update=told) for one in many)
+    content = step_messages(query(HOUSE, "room.", act("walk"), history=history), "data")[1].content
+    lines = content[content.index("<history>\n") + 10 : content.index("\n</history>")].split("\n")
+    assert "left out" in lines[1]
+    assert f"room {steps}. " in lines[-1]
+    assert sum(map(len, lines)) < 37_000
+
+
 def test_a_long_text_is_cut_in_the_middle_and_says_so_but_the_present_state_is_whole() -> None:
     page = f"begin {'x' * 10_000} end"
     seen = transition("menu.", act("open"), page)

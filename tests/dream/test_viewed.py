@@ -142,6 +142,11 @@ async def test_an_answer_that_breaks_its_output_schema_is_not_given() -> None:
         await made.step(ToolCall(name="book", arguments={"name": "Eve"}))
 
 
+async def test_an_answer_that_is_nested_too_deeply_to_be_json_does_not_disable_the_other_tools() -> None:
+    made, _ = await dream(recorded(4, step("book", {"name": "Eve", "seats": 1}, "[" * 100_000, {})))
+    assert (await made.step(ToolCall(name="list_bookings"))).observation == "Ann"
+
+
 async def test_without_views_nothing_is_concluded() -> None:
     made, _ = await dream(without=frozenset({Part.VIEWS}))
     with pytest.raises(NotRecorded):

@@ -48,7 +48,7 @@ def state(
 def holds(instruction: str, start: JsonObject, later: JsonObject) -> bool:
     check = GOALS.check(instruction, start)
     assert check is not None
-    schema_of(check).require_references()
+    schema_of(check).require_usable()
     assert schema_of(check).allows(later) == (schema_of(check).fault(later) is None)
     return schema_of(check).allows(later)
 

@@ -115,6 +115,12 @@ def test_recordings_that_contradict_each_other_teach_nothing() -> None:
     assert program.run(state, one.action.arguments) is None
 
 
+def test_an_answer_that_is_nested_too_deeply_to_be_json_does_not_stop_the_learning() -> None:
+    first, *shown = recordings("rename", 12, seed=1)
+    odd = first.model_copy(update={"result": first.result.model_copy(update={"observation": "[" * 100_000})})
+    assert learn([odd, *shown], SCHEMA) is not None
+
+
 def test_recordings_without_an_explicit_state_teach_nothing() -> None:
     steps = [step.model_copy(update={"state": "a market"}) for step in recordings("rename", 3, seed=1)]
     assert learn(steps, SCHEMA) is None
@@ -165,6 +171,26 @@ def _listed(customer: str, *ids: str) -> Transition:
         next_state=after,
         provenance=Provenance(tier=Tier.REAL),
     )
+
+
+def test_an_id_of_too_many_digits_is_not_one_of_the_sequence_of_ids() -> None:
+    def opened(*known: str) -> Transition:
+        orders: JsonObject = {one: {"order_id": one, "status": "open"} for one in known}
+        made = f"O-{len(known) + 1}"
+        return Transition(
+            state=as_text({"orders": orders}),
+            action=ToolCall(name="open_order"),
+            result=StepResult(observation=f"opened {made}"),
+            next_state=as_text({"orders": {**orders, made: {"order_id": made, "status": "open"}}}),
+            provenance=Provenance(tier=Tier.REAL),
+        )
+
+    program = learn([opened(*(f"O-{i + 1}" for i in range(count))) for count in range(5)], ORDERS)
+    assert program is not None
+    orders: JsonObject = {one: {"order_id": one, "status": "open"} for one in ("O-6", f"O-{'9' * 5_000}")}
+    result = program.run({"orders": orders}, {})
+    assert result is not None
+    assert result.observation == "opened O-7"
 
 
 def test_an_entity_that_the_call_names_is_made_under_that_name() -> None:

@@ -81,6 +81,14 @@ def test_a_formula_of_known_cells_is_computed_if_a_recording_shows_one_computed(
         assert (said and json.loads(said)) == answer
 
 
+@pytest.mark.parametrize("formula", [f"={'*'.join(['B2'] * 30)}*1.5", f"=1.5*{'*'.join(['B2'] * 30)}"])
+def test_a_formula_whose_value_is_too_large_has_no_answer(formula: str) -> None:
+    put: Step = ("put_cells", {"tab": "Stock", "from": "C2", "rows": [["=B2*2"]]}, {"put": "C2", "cells": 1})
+    rules = learned(*SHEETS, [put, ("get_cells", {"tab": "Stock", "area": "C2"}, shown("C2", [24]))])
+    write = ("put_cells", {"tab": "Stock", "from": "B2", "rows": [[99_999_999_999_999, formula]]})
+    assert played(rules, write, ("get_cells", {"tab": "Stock", "area": "C2"}))[1] is None
+
+
 def test_a_sheet_that_no_recording_shows_and_an_invalid_range_have_no_answer() -> None:
     rules = learned(*SHEETS)
     assert played(rules, ("get_cells", {"tab": "Crew"})) == [None]

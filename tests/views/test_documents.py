@@ -93,6 +93,13 @@ def test_words_that_were_replaced_are_replaced_in_every_view() -> None:
     assert json.loads(answers[4] or "null")["hits"] == [{"lineNo": 3, "text": "Ship is well", "position": 0}]
 
 
+def test_a_text_that_a_replacement_makes_too_long_is_not_shown() -> None:
+    replaced = ("swap_words", {"log": "tern", "old": "Crew", "new": "x" * 1_000_001})
+    said, text = played(learned(*LOG), replaced, ("show_text", {"log": "tern"}))
+    assert said is not None
+    assert text is None
+
+
 def test_the_rows_of_an_argument_are_added_as_lines() -> None:
     rows = [["a", "b"], ["c", "d"], ["e", "f"]]
     answers = played(learned(*LOG), ("add_lines", {"log": "tern", "many": rows}), ("show_text", {"log": "tern"}))

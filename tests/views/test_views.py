@@ -239,6 +239,13 @@ def test_a_query_on_a_table_that_no_recording_shows_whole_is_not_answered() -> N
         "SELECT load_extension('x') FROM customers",
         "SELECT hex(zeroblob(500000000)) FROM customers",
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",
+        "SELECT hex(zeroblob(40000)) AS name",
+        "SELECT 'a' LIKE '%' || hex(zeroblob(5000)) AS n",
+        "SELECT i AS id FROM (WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2001) SELECT i FROM n)",
+        "SELECT hex(zeroblob(9000)) AS n FROM "
+        "(WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 99) SELECT i FROM n)",
+        "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 9000) SELECT "
+        "COUNT(instr(hex(zeroblob(30000)), hex(zeroblob(15000)) || i)) AS n FROM n",
     ],
 )
 def test_hostile_sql_is_not_run(statement: str) -> None:

@@ -32,6 +32,16 @@ def test_learning_grows_linearly_with_the_size_of_answers(kind: str) -> None:
     assert grows_linearly(learned_and_asked, SAID[kind])
 
 
+@pytest.mark.parametrize(
+    "statement", ["SELECT * FROM notes ORDER BY id", "SELECT * FROM notes WHERE id = 1;", "SELECT COUNT(*) FROM notes"]
+)
+def test_learning_grows_linearly_with_the_blanks_in_a_recorded_statement(statement: str) -> None:
+    def learn(blanks: str) -> None:
+        learned([("read_query", {"query": f"{statement}{blanks}-- done"}, [{"id": 1}])])
+
+    assert grows_linearly(learn, lambda n: " " * n)
+
+
 def test_learning_grows_linearly_with_the_number_of_sessions() -> None:
     def learn(names: str) -> None:
         learned(*([("add_one", {"name": name}, f"Added {name}"), ("list_all", {}, name)] for name in names.split()))

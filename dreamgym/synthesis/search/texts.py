@@ -181,6 +181,6 @@ def _items(text: str, separator: str, call: Bindings) -> list[JsonValue]:
 def _number(word: str) -> JsonValue:
     try:
         value: JsonValue = json.loads(word.replace(",", ""))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if is_number(value) else None
