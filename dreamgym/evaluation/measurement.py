@@ -30,7 +30,7 @@ from dreamgym.evaluation.report.behind import StepBehind, behind
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.evaluation.stopwatch import Stopwatch
-from dreamgym.llm import LLM, Reachable
+from dreamgym.llm import LLM, Pingable, Reachable
 from dreamgym.prices import price_of
 from dreamgym.tools import Tools
 from dreamgym.types import Trajectory
@@ -183,7 +183,11 @@ class Measurement:
                 raise InvalidInput(f"no call was predicted: {error}") from error
 
     async def predict(self, elsewhere: Predict | None = None) -> MakeDream:
-        """Predict the steps, here or elsewhere. Returns a function that makes dreams of this setting."""
+        """Predict the steps, here or elsewhere. Returns a function that makes dreams of this setting.
+
+        Raises:
+            EnvironmentUnavailable: the model's endpoint stopped answering. What was predicted until then counts.
+        """
         given, chosen = self._given, self._setting
         kept = self._kept(KeptStep, "steps", *self._basis())
         left = {step.key: step for step in given.steps}
@@ -203,11 +207,19 @@ class Measurement:
         )
         async with aclosing(running) as calls:
             async for call in calls:
+                if call.got is None:
+                    await self._require_answering(self._model)
                 self._calls.append(call)
                 if kept is not None and (row_ := KeptStep.of(call)) is not None:
                     kept.add(row_)
                 self._progress(f"{chosen}: {len(self._calls)} of {len(given.steps)} steps")
         return make_dream
+
+    @staticmethod
+    async def _require_answering(model: object) -> None:
+        """Raises EnvironmentUnavailable if the model's endpoint is down: its silence is not a wrong answer."""
+        if isinstance(model, Pingable):
+            await model.ping()
 
     async def _decide(self) -> None:
         given = self._given
@@ -220,6 +232,8 @@ class Measurement:
         running = verdicts_on(given.spec, self._model, left.values(), without=self._setting.without, seed=given.seed)
         async with aclosing(running) as verdicts:
             async for verdict in verdicts:
+                if verdict.rewarded is None:
+                    await self._require_answering(self._model)
                 self._verdicts.append(verdict)
                 if kept is not None and verdict.rewarded is not None:
                     kept.add(verdict)
@@ -238,6 +252,7 @@ class Measurement:
                 if kept is not None:
                     kept.add(one)
                 self._progress(f"{self._setting}: {len(self._judged)} of {len(sample)} steps judged")
+        await self._require_answering(judge)
 
     async def _play(self, make_dream: MakeDream) -> None:
         given, real = self._given, self._wanted.make_real
@@ -255,7 +270,7 @@ class Measurement:
                 self._watches.append(Stopwatch(real()))
                 return self._watches[-1]
 
-            self._loop = await closed_loop(
+            loop = await closed_loop(
                 given.spec,
                 players_of(given.spec, given.held_out, self._wanted.behaviours),
                 tasks,
@@ -265,7 +280,7 @@ class Measurement:
                 on_progress=counting("episodes in dream and reality"),
                 keep=keep,
             )
-            self._long = await consistency(
+            long = await consistency(
                 given.spec,
                 sessions(given.spec, given.held_out),
                 tasks,
@@ -276,7 +291,9 @@ class Measurement:
                 on_progress=counting("long sessions"),
                 keep=keep,
             )
-        self._attacks = await attacks(
+            await self._require_answering(self._model)
+            self._loop, self._long = loop, long
+        attacked = await attacks(
             given.spec,
             tasks,
             make_dream,
@@ -288,6 +305,8 @@ class Measurement:
             on_progress=counting("attacks"),
             keep=keep,
         )
+        await self._require_answering(self._model)
+        self._attacks = attacked
 
     def _basis(self) -> list[str]:
         """Everything that predictions, verdicts and scores depend on: the whole recordings with their labels, too."""

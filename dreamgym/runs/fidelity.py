@@ -16,7 +16,7 @@ from dreamgym.dream.fitted import read_fitting
 from dreamgym.dream.load import load_llm, load_model
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
-from dreamgym.errors import BudgetSpent, InvalidInput
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool
 from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.differences import paired
@@ -50,7 +50,8 @@ def check(
 ) -> CheckReport:
     """Compare answers to held-out recorded calls with the recorded answers.
 
-    After Ctrl-C or a spent budget, the report covers the calls that were compared until then.
+    After Ctrl-C, a spent budget or a model that stops answering, the report covers the calls that were compared until
+    then.
 
     Args:
         env: the environment, or its folder.
@@ -85,7 +86,7 @@ def check(
                     calls.append(call)
                     progress(f"{len(calls)} of {len(given.steps)} calls")
 
-        complete = _uninterrupted(compare())
+        complete = _uninterrupted(compare(), say)
     else:
         loaded = load_model(chosen.model or None, env=spec.name)
         name = str(chosen.model_copy(update={"model": loaded.name, "k": None}))
@@ -100,7 +101,7 @@ def check(
             finally:
                 await loaded.close()
 
-        complete = _uninterrupted(predict())
+        complete = _uninterrupted(predict(), say)
         calls = measurement.calls
     report = CheckReport(
         env=spec.name,
@@ -141,7 +142,8 @@ def fidelity(
 ) -> FidelityReport:
     """Measure one setting, or compare two, on held-out recordings.
 
-    After Ctrl-C or a spent budget, the report covers what was measured until then.
+    After Ctrl-C, a spent budget or a model that stops answering, the report covers what was measured until then. The
+    same call with `out` goes on from there.
 
     Args:
         env: the environment, or its folder.
@@ -177,20 +179,7 @@ def fidelity(
         limit=limit,
         seed=seed,
     )
-    llm = load_llm(judge) if judge is not None else None
-    if judge is not None and llm is None:
-        raise InvalidInput(f"--judge {judge} cannot judge: expected a language model")
-    real = real_of(spec) if closed_loop and spec.adapter else None
-    if closed_loop and real is None:
-        say(f"{spec.name!r} has no real environment ([real] in env.toml): only the dream's reward is attacked")
-    wanted = Wanted(
-        prices=prices,
-        parallel=parallel,
-        judge=llm,
-        closed_loop=closed_loop,
-        make_real=real.create if real is not None else None,
-        behaviours=real.behaviours if real is not None else {},
-    )
+    wanted = _wanted(spec, judge, closed_loop, prices, parallel, say)
     encoder, progress = load_encoder(), now_and_then(say)
     running = [
         Measurement(
@@ -210,20 +199,12 @@ def fidelity(
         try:
             for asked in chosen:
                 say_estimate(await of_steps(spec, asked, given.known, given.steps, seed=seed), say)
-            for one in running:
-                await one.require_reachable()
-            for one, of_setting in zip(running, chosen, strict=True):
-                if cluster is None:
-                    await one.run()
-                    continue
-                async with workers(cluster, Predicting(given, of_setting), parallel) as crew:
-                    await one.run(partial(_spread, crew, given))
+            await _measure(running, chosen, given, cluster, parallel)
         finally:
-            for closing in (*loaded, *([llm] if llm is not None else ())):
+            for closing in (*loaded, *([wanted.judge] if wanted.judge is not None else ())):
                 await closing.close()
 
-    if not _uninterrupted(measure()):
-        say("interrupted")
+    _uninterrupted(measure(), say)
     differences = (
         paired(running[0].calls, running[1].calls, explicit=spec.state is not None, seed=seed)
         if len(running) > 1
@@ -241,6 +222,44 @@ def fidelity(
     if out is not None:
         _write(report, given, running, out, say)
     return report
+
+
+def _wanted(
+    spec: EnvironmentSpec, judge: str | None, closed_loop: int, prices: Prices, parallel: int, say: Say
+) -> Wanted:
+    """The measures that `fidelity` takes besides single steps, as far as the environment has them.
+
+    Raises:
+        InvalidInput: the judge is not a language model.
+    """
+    llm = load_llm(judge) if judge is not None else None
+    if judge is not None and llm is None:
+        raise InvalidInput(f"--judge {judge} cannot judge: expected a language model")
+    real = real_of(spec) if closed_loop and spec.adapter else None
+    if closed_loop and real is None:
+        say(f"{spec.name!r} has no real environment ([real] in env.toml): only the dream's reward is attacked")
+    return Wanted(
+        prices=prices,
+        parallel=parallel,
+        judge=llm,
+        closed_loop=closed_loop,
+        make_real=real.create if real is not None else None,
+        behaviours=real.behaviours if real is not None else {},
+    )
+
+
+async def _measure(
+    running: Sequence[Measurement], chosen: Sequence[Setting], given: Material, cluster: str | None, parallel: int
+) -> None:
+    """Run the measurements of the settings one after another, in this process or on a cluster."""
+    for one in running:
+        await one.require_reachable()
+    for one, of_setting in zip(running, chosen, strict=True):
+        if cluster is None:
+            await one.run()
+            continue
+        async with workers(cluster, Predicting(given, of_setting), parallel) as crew:
+            await one.run(partial(_spread, crew, given))
 
 
 @dataclass(frozen=True)
@@ -346,10 +365,14 @@ def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
     return frozenset().union(*learned)
 
 
-def _uninterrupted(work: Coroutine[None, None, None]) -> bool:
-    """Do the work. Return False if Ctrl-C or a spent budget ended it."""
+def _uninterrupted(work: Coroutine[None, None, None], say: Say) -> bool:
+    """Do the work. Say why, and return False, if Ctrl-C, a spent budget or a model that stopped answering ended it."""
     try:
         asyncio.run(work)
     except (BudgetSpent, KeyboardInterrupt):
+        say("interrupted")
+        return False
+    except EnvironmentUnavailable as error:
+        say(f"interrupted: {error}")
         return False
     return True

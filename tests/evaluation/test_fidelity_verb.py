@@ -8,13 +8,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from desk import SPEC, call, recorded, recordings, task
+from desk import SPEC, DeskModel, call, recorded, recordings, task
 from typer.testing import CliRunner, Result
 
 from dreamgym.cli.app import app
 from dreamgym.dream.confidence import Calibration
+from dreamgym.dream.model import Prediction, Query
 from dreamgym.environment import read_jsonl
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, PredictionError, UnknownName
 from dreamgym.evaluation.report import FidelityReport
 from dreamgym.evaluation.report.behind import FILE, StepBehind, cell
 from dreamgym.evaluation.report.text import sections
@@ -200,6 +201,40 @@ def test_a_model_that_cannot_be_reached_is_refused_before_any_step_is_predicted(
     with pytest.raises(InvalidInput, match=r"no call was predicted: .* cannot be reached: is the server running"):
         ran(folder, "--model", "nearest", "--judge", UNREACHABLE, "--out", str(out))
     assert not out.exists()
+
+
+def test_a_model_that_stops_answering_ends_the_measurement_and_the_same_command_goes_on(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endpoint(DeskModel):
+        answers = 3
+
+        async def predict(self, query: Query) -> Prediction:
+            self.answers -= 1
+            if self.answers == 1:
+                raise PredictionError("no usable answer")
+            if self.answers < 0:
+                raise PredictionError("cannot be reached")
+            return await super().predict(query)
+
+        async def ping(self) -> None:
+            if self.answers < 0:
+                raise EnvironmentUnavailable("desk cannot be reached: is the server running?")
+
+    endpoint = Endpoint()
+    monkeypatch.setattr("dreamgym.runs.fidelity.load_model", lambda *_, **__: endpoint)
+    out = str(tmp_path / "out")
+    asked = (folder, "--model", "desk without recorded,checks,effects", "--held-out", "0.5", "--out", out)
+    stopped = ran(*asked, code=130)
+    assert "interrupted: desk cannot be reached: is the server running?" in stopped.stderr
+    report = FidelityReport.model_validate_json((tmp_path / "out" / "report.json").read_text())
+    (one,) = report.measured
+    # the answer that the model itself could not give counts as wrong; that of the dead endpoint does not
+    assert (one.complete, one.steps.steps, one.steps.answered.mean) == (False, 3, 2 / 3)
+    endpoint.answers = 1_000
+    assert "2 of " in ran(*asked).stderr
+    (one,) = FidelityReport.model_validate_json((tmp_path / "out" / "report.json").read_text()).measured
+    assert (one.complete, one.steps.answered.mean) == (True, 1.0)
 
 
 def test_without_a_real_environment_a_closed_loop_runs_only_the_attacks_and_says_so(
