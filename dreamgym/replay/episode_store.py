@@ -76,6 +76,9 @@ class EpisodeStore(Protocol):
         An episode with `is_kept` false counts as archived from the start.
         """
 
+    async def find(self, idempotency_key: str) -> Episode | None:
+        """Return the episode that was created with this key; None if there is none."""
+
     async def load(self, episode_id: str) -> Episode:
         """Return the episode in its current state. Raises UnknownEpisode."""
 

@@ -103,6 +103,10 @@ class Episodes:
     async def create(self, env: str, order: NewEpisode, *, episode_id: str | None = None) -> Episode:
         """Start an episode, or return the one that an earlier call with the same idempotency key or id started."""
         world = self.world(env)
+        key = order.idempotency_key or episode_id
+        key = key and f"create {env} {key}"
+        if key and (known := await self._store.find(key)):
+            return known
         await self._check_room()
         task = world.admission.task(await chosen_task(world.spec, self._buffer, order))
         max_steps = steps_allowed(world.spec, order, self._limits)
@@ -128,8 +132,7 @@ class Episodes:
             is_kept=world.keeps,
             expires_at=self._expiry(),
         )
-        key = order.idempotency_key or episode_id
-        return await self._start(episode, environment, key and f"create {env} {key}")
+        return await self._start(episode, environment, key)
 
     async def fork(self, env: str, episode_id: str, order: Fork) -> Episode:
         """Start an episode that begins with the first steps of another one, which may be running or over.
@@ -140,13 +143,13 @@ class Episodes:
             WorldChanged: a real environment answers differently when the steps are played again, or their calls were
                 stored redacted.
         """
+        key = order.idempotency_key and f"fork {env} {episode_id} {order.step} {order.idempotency_key}"
+        if key and (known := await self._store.find(key)):
+            return known
         await self._check_room()
         begun = first_steps(await self.read(env, episode_id), order.step)
         episode = begun.model_copy(update={"id": secrets.token_hex(16), "expires_at": self._expiry()})
-        key = order.idempotency_key
-        return await self._start(
-            episode, await self._restored(episode), key and f"fork {env} {episode_id} {order.step} {key}"
-        )
+        return await self._start(episode, await self._restored(episode), key)
 
     async def _start(self, episode: Episode, environment: Environment, idempotency_key: str | None) -> Episode:
         try:

@@ -42,6 +42,8 @@ async def test_an_episode_comes_back_as_it_was_stored(episodes: EpisodeStore) ->
 async def test_the_same_idempotency_key_gives_the_same_episode(episodes: EpisodeStore) -> None:
     first = await episodes.create(episode(), idempotency_key="once")
     assert await episodes.create(episode("second"), idempotency_key="once") == first
+    assert await episodes.find("once") == first
+    assert await episodes.find("never") is None
     with pytest.raises(UnknownEpisode):
         await episodes.load("second")
 

@@ -257,6 +257,17 @@ async def test_one_idempotency_key_is_one_episode(stage: Stage) -> None:
     assert made[0] == made[1] != made[2]
 
 
+async def test_a_repeated_request_gets_its_episode_from_a_server_that_is_full_by_now(stage: Stage) -> None:
+    async with stage.serve(limits=Limits(open_episodes=2)) as (_, http):
+        made = [await http.post(EPISODES, json={"idempotency_key": "a"}) for _ in range(2)]
+        fork = f"{EPISODES}/{made[0].json()['episode']}/fork"
+        made += [await http.post(fork, json={"step": 0, "idempotency_key": "a"}) for _ in range(2)]
+        refused = await http.post(EPISODES, json={"idempotency_key": "b"})
+    assert [answer.status_code for answer in made] == [201] * 4
+    assert len({answer.json()["episode"] for answer in made}) == 2
+    assert refused.status_code == 429
+
+
 async def test_a_request_may_contain_a_new_task(stage: Stage) -> None:
     task = {"id": "new", "env": "counter", "instruction": "Reach 10.", "initial_state": "count 7"}
     async with stage.serve() as (_, http):

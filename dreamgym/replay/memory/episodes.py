@@ -34,8 +34,8 @@ class MemoryEpisodeStore:
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         check_storable(episode, f"episode {episode.id!r}")
-        if idempotency_key is not None and idempotency_key in self._keys:
-            return self._episodes[self._keys[idempotency_key]]
+        if idempotency_key is not None and (known := await self.find(idempotency_key)):
+            return known
         if episode.id in self._episodes:
             raise InvalidInput(f"episode {episode.id!r} exists already: a new episode needs an id of its own")
         self._episodes[episode.id], self._used[episode.id] = episode, self.now()
@@ -44,6 +44,9 @@ class MemoryEpisodeStore:
         if idempotency_key is not None:
             self._keys[idempotency_key] = episode.id
         return episode
+
+    async def find(self, idempotency_key: str) -> Episode | None:
+        return self._episodes.get(self._keys.get(idempotency_key, ""))
 
     async def load(self, episode_id: str) -> Episode:
         if episode_id not in self._episodes:

@@ -91,14 +91,19 @@ class PostgresEpisodeStore:
         try:
             created = await self._insert(episode, idempotency_key)
         except psycopg.errors.UniqueViolation as error:  # the id is taken, and possibly the key as well
-            if known := await self._episodes("WHERE idempotency_key = %(key)s", {"key": idempotency_key}):
-                return known[0]
+            if idempotency_key is not None and (known := await self.find(idempotency_key)):
+                return known
             raise InvalidInput(
                 f"episode {episode.id!r} exists already: a new episode needs an id of its own"
             ) from error
         if created:
             return episode
         return (await self._episodes("WHERE idempotency_key = %(key)s", {"key": idempotency_key}))[0]
+
+    async def find(self, idempotency_key: str) -> Episode | None:
+        """Return the episode that was created with this key; None if there is none."""
+        found = await self._episodes("WHERE idempotency_key = %(key)s", {"key": idempotency_key})
+        return found[0] if found else None
 
     async def _insert(self, episode: Episode, idempotency_key: str | None) -> bool:
         async with self._database.transaction() as connection:
