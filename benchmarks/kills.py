@@ -284,6 +284,7 @@ class Stage:
             if time.monotonic() > deadline:
                 self.not_back += 1
                 await asyncio.to_thread(self.database.ensure_running)
+                return
             await asyncio.sleep(0.1)
 
 

@@ -14,12 +14,13 @@ import html
 import json
 import lzma
 import random
+import re
 import string
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import JsonValue
 
@@ -433,7 +434,20 @@ def survives(value: str, planted: JsonValue) -> bool:
     if redacted == planted:
         return True
     said = json.dumps(redacted, ensure_ascii=False).replace("\\n", "\n")
-    return value in said or (len(value) > 24 and value[-16:] in said)
+    return any(value in one or (len(value) > 24 and value[-16:] in one) for one in readings(said))
+
+
+def readings(text: str) -> Iterator[str]:
+    """Yield the text as it is, and decoded in each way in which `encoded` writes."""
+    yield from (text, unquote(text), html.unescape(text), text.replace("\u200b", ""))
+    yield re.sub(r"\\+u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), text)
+    for run in re.findall(r"[A-Za-z0-9+/_-]{8,}", re.sub(r"\s", "", text)):
+        for start in range(4):  # its head may have been redacted
+            rest = run[start : len(run) - ((len(run) - start) % 4 == 1)].replace("-", "+").replace("_", "/")
+            yield base64.b64decode(f"{rest}==").decode("latin-1").replace("\0", "")
+    for run in re.findall(r"[0-9A-Fa-f]{8,}", text):
+        for start in range(2):
+            yield bytes.fromhex(run[start : len(run) - (len(run) - start) % 2]).decode("latin-1")
 
 
 def texts_in(folder: Path) -> Iterator[tuple[str, str]]:

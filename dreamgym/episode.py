@@ -19,7 +19,6 @@ from dreamgym.types import (
     StepResult,
     StopReason,
     Task,
-    Tier,
     ToolCall,
     Trajectory,
     Transition,
@@ -111,10 +110,10 @@ class Recorder:
         self._state = result.state
         return result
 
-    def _provenance(self) -> Provenance:
+    def _provenance(self) -> Provenance | None:
         """Provenance of the last answer, if the environment reports it, as a dream does."""
         told = getattr(self._environment, "provenance", None)
-        return told if isinstance(told, Provenance) else Provenance(tier=Tier.REAL)
+        return told if isinstance(told, Provenance) else None
 
     async def close(self) -> None:
         await self._environment.close()

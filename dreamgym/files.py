@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,6 +41,22 @@ def open_alone(path: Path) -> BinaryIO:
             file.close()
             raise InvalidInput(f"{path}: another command is writing to it: wait, or give another file") from error
         file.close()  # another process has replaced or removed the file since it was opened
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Context manager that waits until no other thread and no other process is inside it for the same folder.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

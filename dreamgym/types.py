@@ -225,8 +225,9 @@ class Provenance(TokenUsage):
     checked: bool | None = None
     """The verdict of the task's own check on the state after a claimed success; None if the task has no check."""
     open_end: bool = False
-    """True if it is unknown whether the step ended the task: it ended a task with another goal when it was recorded, or
-    the judge gave no usable verdict. The episode goes on, and its reward is unknown unless it ends later."""
+    """True if it is unknown whether the step ended the task: it ended a task with another goal when it was recorded,
+    the judge gave no usable verdict, or the real environment itself could not judge its end. The reward is unknown
+    unless the episode goes on and ends later."""
     unbounded: bool = False
     """True if the answer changed the explicit state in a way that no recording of such a call shows. A later success by
     the state alone is then open until a judge confirms it."""
@@ -255,8 +256,9 @@ class Transition(Frozen):
             result: its result.
             provenance: provenance of the result; None for a step of the real environment.
         """
-        origin = Provenance(tier=Tier.REAL) if provenance is None else provenance
-        return cls(state=state, action=action, result=result, next_state=result.state, provenance=origin)
+        if provenance is None:
+            provenance = Provenance(tier=Tier.REAL, open_end=result.info.get("open_end") is True)
+        return cls(state=state, action=action, result=result, next_state=result.state, provenance=provenance)
 
     @classmethod
     def chain(cls, state: str, steps: Iterable[tuple[ToolCall, StepResult]]) -> tuple[Transition, ...]:

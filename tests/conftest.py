@@ -1,6 +1,7 @@
 """Fixtures and settings for all tests."""
 
 import gc
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -23,6 +24,10 @@ from dreamgym.runs.opening import DSN_VARIABLE
 # torch, transformers and TRL make a million objects that stay. Searching them for garbage took a quarter of the time in
 # which each worker imports the test modules, and much of the time of every later test
 gc.disable()
+
+# the hundred real certificate authorities take 25 ms to read, for each of thousands of HTTP clients, and no test leaves
+# this machine
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("no_authority.pem"))
 
 # on a busy machine, the time that an example takes means nothing; tests of linear time use growth.py
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -42,10 +42,10 @@ def view(
         typer.echo(export / "index.html")
         return
 
-    def tell(address: str) -> None:
+    def tell(address: str, once: str) -> None:
         typer.echo(address)
         say("press Ctrl-C to stop")
         if browser:
-            webbrowser.open(address)
+            webbrowser.open(once)
 
     asyncio.run(view_until_stopped(folder, tell, port=port, write=write))

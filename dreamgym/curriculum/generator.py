@@ -43,20 +43,22 @@ class RecordedWorlds:
 
     def __init__(self, trajectories: Iterable[Trajectory]) -> None:
         self._from: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-        self._won: dict[str, set[str]] = defaultdict(set)
+        self._won: dict[tuple[str, str], set[str]] = defaultdict(set)
+        """States before a success, by world and goal."""
         for trajectory in trajectories:
             for transition in trajectory.transitions:
                 self._from[trajectory.world_id][transition.next_state].add(transition.state)
                 if transition.result.terminated and transition.result.reward > 0:
-                    self._won[trajectory.world_id].add(transition.state)
+                    self._won[trajectory.world_id, trajectory.task.goal].add(transition.state)
 
     def known(self, world: str) -> bool:
         """True if a trajectory was recorded in this world."""
         return world in self._from
 
-    def starts(self, world: str, max_steps: int) -> dict[str, int]:
+    def starts(self, task: Task, max_steps: int) -> dict[str, int]:
         """State to the number of recorded steps that solve the task from it, if they are at most `max_steps`."""
-        distance = dict.fromkeys(self._won[world], 1)
+        world = task.world
+        distance = dict.fromkeys(self._won.get((world, task.goal), ()), 1)
         queue = deque(distance)
         while queue:
             state = queue.popleft()
@@ -90,7 +92,7 @@ class StartVariation:
         """One other start per parent, drawn from the starts that the recordings show to be solvable."""
         tasks = []
         for parent in parents:
-            starts = sorted(set(self._worlds.starts(parent.world, self._spec.max_steps)) - {parent.initial_state})
+            starts = sorted(set(self._worlds.starts(parent, self._spec.max_steps)) - {parent.initial_state})
             if starts:
                 start = random.Random(f"{seed}:{parent.id}").choice(starts)
                 tasks.append(variation(parent, parent.instruction, start))
@@ -134,9 +136,9 @@ class LanguageVariation:
 
     async def _propose(self, parent: Task, seed: int) -> list[Task]:
         """Proposals that are well-defined, differ from the parent and, as far as is known, can be played."""
-        starts = sorted(self._worlds.starts(parent.world, self._spec.max_steps))
+        starts = sorted(self._worlds.starts(parent, self._spec.max_steps))
         if not starts and self._spec.deterministic and self._worlds.known(parent.world):
-            return []  # the world is recorded, and no recording solves anything in it
+            return []  # the world is recorded, and no recording solves the task in it
         answer = await self._ask("vary", _Proposals, seed, task=_shown(parent), starts=[*starts[:SHOWN_STARTS]])
         if starts:
             wanted = [p for p in answer.variations if p.instruction == parent.instruction and p.initial_state in starts]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import Field, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError
 
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import trigram_cosine
@@ -85,9 +85,9 @@ class Calibration(Frozen):
 
     model: str
     env: str
-    weights: tuple[float, ...] = Field(min_length=len(FEATURES), max_length=len(FEATURES))
+    weights: tuple[FiniteFloat, ...] = Field(min_length=len(FEATURES), max_length=len(FEATURES))
     """One per feature, in their order."""
-    bias: float = Field(allow_inf_nan=False)
+    bias: FiniteFloat
     n: int = Field(ge=1)
     """Number of held-out predictions that it was fitted on."""
     brier: float = Field(ge=0, le=1)

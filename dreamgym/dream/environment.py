@@ -133,8 +133,8 @@ class DreamEnvironment:
 
     async def _object_episode(self, task: Task) -> MappedEpisode | None:
         """The episode in its dream of objects or pages, after the steps so far; None if there is no such dream."""
-        self._is_resumed = False
         known = await mapped_worlds(self._spec, self._buffer) if self._has_objects else None
+        self._is_resumed = False
         episode = None if known is None else known.episode(task)
         return episode if episode is not None and episode.resume(self._transitions) else None
 

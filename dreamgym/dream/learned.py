@@ -1,4 +1,4 @@
-"""Keeps what tiers learn from an environment's recordings: once for all episodes, until there is a new recording."""
+"""Keeps what tiers learn from an environment's recordings: once for all episodes, until the recordings change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LearnedOnce(Generic[Learned]):
         self._known: WeakKeyDictionary[ReplayBuffer, dict[str, tuple[int, asyncio.Task[Learned]]]] = WeakKeyDictionary()
 
     async def of(self, buffer: ReplayBuffer, env: str, learn: Callable[[Sequence[Trajectory]], Learned]) -> Learned:
-        """Return what the recordings show now; learn again only if there is a new recording.
+        """Return what the recordings show now; learn again only if they have changed.
 
         Args:
             buffer: the recordings.

@@ -58,7 +58,8 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
             retrieved=(demonstration.id,),
             seed=query.seed,
             exact=True,
-            open_end=not is_own and (result.terminated or result.reward > 0 or demonstration.disputed),
+            open_end=recorded.provenance.open_end
+            or (not is_own and (result.terminated or result.reward > 0 or demonstration.disputed)),
         ),
     )
 

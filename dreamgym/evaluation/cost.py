@@ -72,7 +72,8 @@ class Cost(Frozen):
     """Recorded real steps that the dream knows; they were paid for in reality."""
     faster_from_sessions: int | None
     """Number of parallel sessions from which the dream makes more steps a second than reality, if its steps take no
-    longer then. None: never, or `prices.real_seconds` is not known, or nothing was answered."""
+    longer then. Reality uses as many, or all of its `prices.real_parallel` if that is given. None: never, or
+    `prices.real_seconds` is not known, or nothing was answered."""
     cheaper_from_steps: int | None
     """Number of dreamed steps from which the dream costs less than reality, recordings included. None: never, or
     `money` or `prices.real_price` is not known, or nothing was answered."""

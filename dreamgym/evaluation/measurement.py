@@ -93,9 +93,16 @@ class Measurement:
         self.played: list[tuple[str, Trajectory]] = []
         """The episodes that were played for the closed loop and the attacks, each with the name of its measure."""
         self._complete = False
+        self._at_a_time = wanted.parallel
 
-    async def run(self, elsewhere: Predict | None = None) -> None:
-        """Take every measure that is wanted. `elsewhere` predicts the steps; None: this process does."""
+    async def run(self, elsewhere: Predict | None = None, *, places: int | None = None) -> None:
+        """Take every measure that is wanted.
+
+        Args:
+            elsewhere: predicts the steps; None: this process does.
+            places: number of steps that `elsewhere` predicts at a time; None: `wanted.parallel`.
+        """
+        self._at_a_time = places or self._at_a_time
         make_dream = await self.predict(elsewhere)
         await self._decide()
         if self._wanted.judge is not None:
@@ -132,7 +139,7 @@ class Measurement:
                 prices,
                 known_transitions=known,
                 price=price_of(self._setting.model),
-                at_a_time=wanted.parallel,
+                at_a_time=self._at_a_time,
             ),
             worst=worst(calls, explicit=explicit),
             closed_loop=self._loop,

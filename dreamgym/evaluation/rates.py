@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RESAMPLES = 2000
+DRAWN = 1 << 24
+"""Number of cluster numbers that are drawn at a time: 128 MiB, and as much again in each array of a statistic."""
 NORMAL = 1.959964
 """97.5 % quantile of the normal distribution."""
 ROUNDING = 1e-9
@@ -136,14 +138,16 @@ def bootstrap(
     """Percentile bootstrap over clusters: the ends of a 95 % interval.
 
     Args:
-        statistic: returns the value of each row of RESAMPLES x `clusters` drawn cluster numbers; may leave rows out.
+        statistic: returns the value of each row of R x `clusters` drawn cluster numbers; may leave rows out.
         clusters: number of clusters.
         seed: seed of the draws.
     """
     import numpy as np
 
-    drawn_RC = np.random.default_rng(seed).integers(clusters, size=(RESAMPLES, clusters))
-    low, high = np.percentile(statistic(drawn_RC), [2.5, 97.5])
+    random, rows = np.random.default_rng(seed), max(1, DRAWN // max(1, clusters))
+    sizes = [min(rows, RESAMPLES - done) for done in range(0, RESAMPLES, rows)]
+    values = [statistic(random.integers(clusters, size=(size, clusters))) for size in sizes]
+    low, high = np.percentile(np.concatenate(values), [2.5, 97.5])
     return float(low), float(high)
 
 

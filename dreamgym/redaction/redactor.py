@@ -226,7 +226,10 @@ class Redactor:
     def _whole_text(self, name: str, value: str) -> str:
         value = _valid(value)
         bare = re.sub(r"(?i)^(?:bearer|basic|token|digest|apikey)\s+", "", value)
-        if not bare.strip() or MARK.search(bare) or self._is_allowed(bare):
+        rest = MARK.sub("", bare)
+        # a placeholder that a rule has put into an ordinary value must not make it look like a secret
+        is_ordinary = rest != bare and not self._is_secret(name, rest)
+        if not rest.strip() or is_ordinary or self._is_allowed(bare):
             return value
         self.counts[name] += 1
         self._remember(name, bare)

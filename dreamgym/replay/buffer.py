@@ -145,7 +145,10 @@ class ReplayBuffer(Protocol):
         """
 
     async def newest_recording(self, env: str) -> int:
-        """Position of the newest trajectory that was not dreamed. If it has not grown, there are no new recordings."""
+        """Position of the newest trajectory that was not dreamed.
+
+        The number also changes if a recording is replaced or deleted. As long as it is the same, so are the recordings.
+        """
 
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None

@@ -131,8 +131,8 @@ class EpisodeStore(Protocol):
     async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
         """The ids among these whose episodes are over or deleted."""
 
-    async def expired(self, now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
-        """Running episodes that expired before `now`, or that nobody has used since `idle_since`."""
+    async def expired(self, envs: Sequence[str], now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
+        """Running episodes of these environments that expired before `now`, or that nobody used since `idle_since`."""
 
     async def unarchived(self, envs: Sequence[str], *, after: str = "", limit: int) -> tuple[Episode, ...]:
         """Episodes of these environments that are over and not marked as archived, in the order of their ids.

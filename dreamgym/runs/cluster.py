@@ -22,6 +22,7 @@ from dreamgym import errors
 from dreamgym.budget import current_ledger
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.evaluation.kept import edition
+from dreamgym.prices import PRICE_VARIABLE
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import DSN_VARIABLE
 
@@ -208,8 +209,8 @@ async def workers(
 
 
 def variables() -> dict[str, str]:
-    """Environment variables to pass to the workers: endpoints and keys of models, and settings of dreamgym."""
-    ours = (DSN_VARIABLE, "DREAMGYM_ENCODER")
+    """Environment variables to pass to the workers: endpoints, keys and prices of models, and settings of dreamgym."""
+    ours = (DSN_VARIABLE, "DREAMGYM_ENCODER", PRICE_VARIABLE)
     return {
         name: value
         for name, value in os.environ.items()

@@ -259,7 +259,7 @@ async def _measure(
             await one.run()
             continue
         async with workers(cluster, Predicting(given, of_setting), parallel) as crew:
-            await one.run(partial(_spread, crew, given))
+            await one.run(partial(_spread, crew, given), places=crew.places)
 
 
 @dataclass(frozen=True)

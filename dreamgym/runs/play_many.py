@@ -114,7 +114,7 @@ class InFile:
     async def close(self, order: Mapping[str, int]) -> None:
         """Close the file. If all episodes are there, order them by number, after any other lines of the file."""
         if order:
-            lines = self._path.read_bytes().splitlines(keepends=True)
+            lines = [line for line in self._path.read_bytes().splitlines(keepends=True) if line.strip()]
             ids = [Trajectory.model_validate_json(line).id for line in lines]
             places = [order.get(name, -1) for name in ids]
             if places != sorted(places):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -95,7 +96,12 @@ def _size(path: Path) -> int:
     """Bytes of a file, or of all files of a folder that can be read."""
     if not path.is_dir():
         return path.stat().st_size
-    return sum((Path(place) / name).lstat().st_size for place, _, names in os.walk(path) for name in names)
+    size = 0
+    for place, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):  # a database in use deletes some of its files
+                size += (Path(place) / name).lstat().st_size
+    return size
 
 
 def _in_words(size: int) -> str:

@@ -106,7 +106,6 @@ async def serving(
             worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts}, answers=answers
         )
         url = await stack.enter_async_context(running(app, host=host, port=port))
-        stack.callback(answers.close)  # first of all, because the server waits for the answers under way
         if takes_in:  # a person started this server, and not another verb
             say(f"see the episodes at {url}/view/")
         yield tuple(f"{url}/envs/{spec.name}/mcp" for spec in specs)

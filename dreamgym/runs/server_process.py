@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.runs.opening import DSN_VARIABLE, Against
@@ -65,12 +65,14 @@ class ServerProcess:
             },
             process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
         )
+        # with the token, since another command's server may have taken the port meanwhile: it refuses this request
+        request = Request(self._address, headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline:
             if (code := self._process.poll()) is not None:
                 raise EnvironmentUnavailable(f"dreamgym-serve ended with exit code {code}; see above")
             try:
-                with urlopen(f"{self._address}/healthz", timeout=2):  # noqa: S310  # an address of our own making
+                with urlopen(request, timeout=2):  # noqa: S310  # an address of our own making
                     return
             except OSError:
                 time.sleep(0.1)

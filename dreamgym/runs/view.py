@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def viewing(
     folder: Path | None = None, *, port: int = 0, write: str | None = None, dsn: str | None = None
-) -> AsyncIterator[str]:
-    """Serve the page on this machine and yield its address, which contains the token that opens it.
+) -> AsyncIterator[tuple[str, str]]:
+    """Serve the page on this machine. Yield its address, which contains its token, and one that works only once.
+
+    The second is for the command line of a browser, which every user of the machine can read.
 
     Args:
         folder: run folder that is shown beside the store; None: the store alone.
@@ -45,25 +47,22 @@ async def viewing(
     from dreamgym_server.view.hand import Hand
 
     hand = None if write is None else Hand(write, read_token(None))
-    token = secrets.token_urlsafe(24)
+    token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     async with _library(folder, dsn) as library:
         answers = Answers(library, hand)
-        async with running(build_view(answers, token), port=port) as url:
-            try:
-                yield f"{url}/view/#token={token}"
-            finally:
-                answers.close()
+        async with running(build_view(answers, token, code), port=port) as url:
+            yield f"{url}/view/#token={token}", f"{url}/view/open/{code}"
 
 
 async def view_until_stopped(
-    folder: Path | None, tell: Callable[[str], None], *, port: int = 0, write: str | None = None
+    folder: Path | None, tell: Callable[[str, str], None], *, port: int = 0, write: str | None = None
 ) -> None:
-    """Serve the page until SIGTERM or Ctrl-C; see `viewing`. `tell` is called with its address."""
+    """Serve the page until SIGTERM or Ctrl-C. `tell` is called with the two addresses of `viewing`."""
     from dreamgym_server.running import stop_signal
 
     stopped = stop_signal()
-    async with viewing(folder, port=port, write=write) as address:
-        tell(address)
+    async with viewing(folder, port=port, write=write) as addresses:
+        tell(*addresses)
         await stopped.wait()
 
 

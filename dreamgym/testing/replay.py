@@ -181,7 +181,9 @@ async def _what_has_changed_takes_the_place_of_what_is_stored(buffer: ReplayBuff
         best = (await buffer.nearest(asked.model_copy(update={"as_of": as_of})))[0]
         assert (best.transition, best.same_goal) == (step, True)
     assert not any(found.world == "house 0" and found.same_goal for found in await _found(buffer, goal=INSTRUCTION))
+    newest = await buffer.newest_recording(ENV)
     assert await buffer.upsert([first]) == Upserted(new=0, changed=(first.id,)), "storing the first again restores it"
+    assert await buffer.newest_recording(ENV) != newest, "what was learned from the recordings is learned again"
     assert [found.same_goal for found in await _found(buffer, goal=INSTRUCTION)] == [True, True, True]
 
 

@@ -84,5 +84,6 @@ def chance_of_fall(before_N: Outcomes, after_N: Outcomes) -> float:
 
 
 def _mean(outcomes_N: Outcomes) -> float:
+    """Mean of the known outcomes. If none is known, it is below every other mean."""
     valid = [outcome for outcome in outcomes_N if outcome is not None]
-    return math.fsum(valid) / max(1, len(valid))
+    return math.fsum(valid) / len(valid) if valid else -1.0

@@ -436,13 +436,14 @@ class Practice:
         self._on_note(line)
 
     def note_probe(self, iteration: int, where: str, evaluation: Evaluation) -> None:
+        """Add a probe to the record. If no reward is known, its success is null."""
         rate = evaluation.success
         self.note(
             {
                 "step": iteration,
-                f"{where}_success": rate.mean,
-                f"{where}_low": rate.low,
-                f"{where}_high": rate.high,
+                f"{where}_success": rate.mean if rate.n else None,
+                f"{where}_low": rate.low if rate.n else None,
+                f"{where}_high": rate.high if rate.n else None,
                 f"{where}_episodes": rate.n,
                 f"{where}_refused_share": evaluation.refused_share,
                 f"{where}_steps": evaluation.steps,

@@ -173,10 +173,11 @@ def draw_seed(*parts: int | str) -> int:
 def summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> JsonObject:
     """The figures of an update for the record: its episodes and the values of their groups."""
     valid = [episode for episode in episodes if episode.error is None]
+    known = [episode for episode in valid if episode.reward is not None]
     actions = sum(len(episode.actions) for episode in valid)
     unheard = sum(episode.unheard for episode in valid)
     return {
-        "inside_success": sum(episode.success for episode in valid) / max(1, len(valid)),
+        "inside_success": sum(episode.success for episode in known) / len(known) if known else None,
         "refused_share": (sum(episode.refused for episode in valid) + unheard) / max(1, actions + unheard),
         "groups": len(values),
         "dead_groups": sum(value == 0 for value in values),

@@ -22,6 +22,7 @@ from statistics import mean, median
 from dreamgym.environment import load_spec, read_jsonl
 from dreamgym.runs.experiment.plan import Arm, read_plan
 from dreamgym.runs.experiment.running import Result, name_of, phases_of
+from dreamgym.runs.train.config import RECORDED
 from dreamgym.types import JsonObject, Trajectory
 
 FORMULA = "wall-clock = compute + real steps * seconds a step / sessions"
@@ -55,18 +56,46 @@ def practice(folder: Path) -> list[JsonObject]:
     return list(itertools.chain.from_iterable(phases_of(folder)))
 
 
+def result_of(folder: Path) -> Result:
+    """The result of an arm with one seed."""
+    return Result.model_validate_json((folder / "result.json").read_text(encoding="utf-8"))
+
+
+def folder_before(folder: Path) -> Path | None:
+    """Folder of the arm that this one comes `after`; None if it begins with another policy."""
+    after = result_of(folder).made_by.after
+    return None if after is None else folder.with_name(name_of(Arm(name=after)))
+
+
+def needs_all_recordings(folder: Path) -> bool:
+    """True if the arm, or one that it comes after, dreams or learns from the recordings themselves."""
+    is_dreaming = any(line.get("where") == "dream" for line in practice(folder))
+    if is_dreaming or (result_of(folder).made_by.train or {}).get("algorithm") in RECORDED:
+        return True
+    earlier = folder_before(folder)
+    return earlier is not None and needs_all_recordings(earlier)
+
+
 def beside_rollouts(folder: Path) -> float:
     """Seconds per update outside its rollouts: learning, saving, probes and the start, spread over all updates."""
-    result = Result.model_validate_json((folder / "result.json").read_text(encoding="utf-8"))
+    earlier = folder_before(folder)
+    seconds = result_of(folder).seconds - (0.0 if earlier is None else result_of(earlier).seconds)
     rollouts = [number(line, "rollout_s") for line in practice(folder) if "rollout_s" in line]
-    return max(0.0, result.seconds - sum(rollouts)) / max(1, len(rollouts))
+    return max(0.0, seconds - sum(rollouts)) / max(1, len(rollouts))
 
 
 def course(folder: Path, recorded: int, update_s: float) -> Course:
-    """The probes of one arm with one seed; `recorded` is the number of real steps taken before its training."""
+    """The probes of one arm with one seed; `recorded` is the number of real steps taken before its training.
+
+    An arm that comes after another begins with the seconds and the real steps of that one.
+    """
+    earlier = folder_before(folder)
     compute, steps, points = 0.0, recorded, []
+    if earlier is not None:
+        before = result_of(earlier)
+        compute, steps = before.seconds, recorded + before.real_steps
     for line in practice(folder):
-        if "real_success" in line:
+        if line.get("real_success") is not None:
             points.append(Point(compute, steps, number(line, "real_success")))
             continue
         compute += number(line, "rollout_s") + (update_s if "rollout_s" in line else 0.0)
@@ -75,7 +104,7 @@ def course(folder: Path, recorded: int, update_s: float) -> Course:
 
 
 def courses(run: Path, arm: str, seeds: Sequence[Path], *, charged: bool) -> list[Course]:
-    """The probes of all seeds. If `charged`, the recordings count: all for a dream, else those of the warm start."""
+    """The probes of all seeds. If `charged`, the recordings count: all if the arm needs them, else the warm start's."""
     plan = read_plan(sorted(run.glob("*.toml"))[0])
     folders = [seed / name_of(Arm(name=arm)) for seed in seeds]
     update_s = median(beside_rollouts(folder) for folder in folders)
@@ -84,8 +113,8 @@ def courses(run: Path, arm: str, seeds: Sequence[Path], *, charged: bool) -> lis
         lengths = [len(one.transitions) for one in read_jsonl(seed / "recorded.jsonl", Trajectory)]
         warm = [play.warm for play in plan.plays for _ in range(play.episodes)]
         warm += [False] * (len(lengths) - len(warm))  # files of recordings come last
-        dreams = any(line.get("where") == "dream" for line in practice(folder))
-        needed = sum(length for length, is_warm in zip(lengths, warm, strict=True) if dreams or is_warm)
+        needs_all = needs_all_recordings(folder)
+        needed = sum(length for length, is_warm in zip(lengths, warm, strict=True) if needs_all or is_warm)
         given.append(course(folder, needed if charged else 0, update_s))
     return given
 
@@ -261,8 +290,8 @@ def main() -> None:
         f"# What a slow environment costs ({asked.run.name}, {len(seeds)} seeds)",
         "",
         f"Predicted by {FORMULA}, with {asked.sessions} sessions. Compute and success were measured; compute is that "
-        "of the machine as loaded as it was, probes included. Every arm pays for its recordings: a dream for all, the "
-        "real one for those of the warm start.",
+        "of the machine as loaded as it was, probes included. Every arm pays for its recordings: one that dreams or "
+        "imitates them for all, any other for those of the warm start.",
         "",
         *table(given, speeds, levels, asked.sessions),
         "",

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from dreamgym.errors import DreamGymError, InvalidInput
@@ -50,8 +50,7 @@ def build(
         token: the bearer token that every request must carry; None lets everyone in.
         hosts: host names by which the server may be addressed.
         limits: bounds on episodes and steps.
-        answers: answers the requests of the page at `/view/`; None: there is no page. The caller closes it before the
-            server stops.
+        answers: answers the requests of the page at `/view/`; None: there is no page.
 
     Raises:
         InvalidInput: two environments have the same name, or a tool schema cannot be used.
@@ -91,15 +90,30 @@ def build(
     )
 
 
-def build_view(answers: Answers, token: str) -> Starlette:
+def build_view(answers: Answers, token: str, code: str | None = None) -> Starlette:
     """The ASGI app of `dreamgym view`: the page alone, protected by a token.
 
     Args:
         answers: answers the page's requests.
         token: the bearer token that every request for data must carry.
+        code: `/view/open/CODE` leads to the page with its token, but only once. This address may stand on the command
+            line of a browser, which every user of the machine can read.
     """
+    unused = [] if code is None else [code]
+
+    async def opened(request: Request) -> Response:
+        if request.path_params["code"] not in unused:
+            told = "this address was opened before: use the address that `dreamgym view` printed"
+            return JSONResponse({"error": told}, 404)
+        unused.clear()
+        return RedirectResponse(f"{PAGE}#token={token}", headers={"Cache-Control": "no-store"})
+
     return Starlette(
-        routes=[Route("/", _to_the_page, methods=["GET"]), *ViewDoor(answers).routes()],
+        routes=[
+            Route("/", _to_the_page, methods=["GET"]),
+            Route(f"{PAGE}open/{{code}}", opened, methods=["GET"]),
+            *ViewDoor(answers).routes(),
+        ],
         middleware=[Middleware(Guard, keys=Keys(token), hosts=LOOPBACK), Middleware(BoundedBody)],
         exception_handlers={DreamGymError: refuse},
     )

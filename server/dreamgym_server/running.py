@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import uvicorn
+from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from dreamgym.errors import InvalidInput
@@ -52,14 +53,26 @@ def stop_signal(*, tied: bool = False) -> asyncio.Event:
     return stopped
 
 
+STOPPING = "dreamgym.stopping"
+"""Name of the event in the state of each request."""
+
+
+def stopping_of(request: Request) -> asyncio.Event:
+    """An event that is set when the server stops. A stream without an end must end then, as the server waits for it."""
+    stopping: asyncio.Event | None = request.scope.get("state", {}).get(STOPPING)
+    return stopping or asyncio.Event()
+
+
 class _Server(uvicorn.Server):
     """A uvicorn server that reports when it listens and does not touch the process's signal handlers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self.stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.lifespan.state[STOPPING] = self.stopping
         try:
             await super().startup(sockets)
         except SystemExit:  # uvicorn would end the whole process
@@ -118,6 +131,7 @@ async def running(
     finally:
         ready.cancel()
         server.should_exit = True
+        server.stopping.set()
         await asyncio.wait({serving})
         listener.close()
 

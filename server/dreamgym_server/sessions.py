@@ -33,7 +33,7 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import Episode, EpisodeStore
 from dreamgym.spans import TimedSpan
 from dreamgym.tools import Tools, is_too_long
-from dreamgym.types import Source, StepResult, StopReason, ToolCall
+from dreamgym.types import Source, StepResult, StopReason, ToolCall, Transition
 from dreamgym_server.archive import Archive, trajectory_of
 from dreamgym_server.limits import Limits
 from dreamgym_server.live import (
@@ -157,10 +157,9 @@ class Episodes:
         except BaseException:
             await environment.close()
             raise
-        if stored is not episode:
+        live = Live(stored, environment)
+        if stored is not episode or self._live.setdefault(stored.id, live) is not live:  # a parallel call was faster
             await environment.close()
-            return stored
-        self._live[stored.id] = Live(stored, environment)
         return stored
 
     async def call(
@@ -297,16 +296,14 @@ class Episodes:
 
         Finished episodes that their process did not archive are archived here.
         """
-        expired = await self._store.expired(self._store.now(), self._idle_since())
-        for episode in expired:
-            if episode.env in self.worlds:
-                try:
-                    with suppress(UnknownEpisode, StaleEpisode):  # deleted or used meanwhile
-                        await self._close(episode)
-                except StoreError:
-                    raise
-                except Exception:  # one bad episode must not stop the sweep of the others
-                    logger.exception("episode %s could not be closed", episode.id)
+        for episode in await self._store.expired([*self.worlds], self._store.now(), self._idle_since()):
+            try:
+                with suppress(UnknownEpisode, StaleEpisode):  # deleted or used meanwhile
+                    await self._close(episode)
+            except StoreError:
+                raise
+            except Exception:  # one bad episode must not stop the sweep of the others
+                logger.exception("episode %s could not be closed", episode.id)
         idle = [name for name, live in self._live.items() if not live.calls and not live.lock.locked()]
         for name in await self._store.ended(idle):
             if live := self._live.pop(name, None):
@@ -315,6 +312,8 @@ class Episodes:
 
     async def _close(self, episode: Episode) -> None:
         live = await self._find(episode.env, episode.id)
+        if live.lock.locked():  # a later sweep closes it; to wait for its step would keep all others open
+            return
         async with live.lock:
             await self._close_as_it_stands(live, version=episode.version)
 
@@ -480,8 +479,12 @@ class Episodes:
 
     def _check(self, world: Worlds, action: ToolCall, result: StepResult) -> None:
         """Raises EnvironmentUnavailable if the answer is too long or violates the tool's schema."""
-        if violation := self._tools[world.spec.name].violation(action.name, result):
-            raise EnvironmentUnavailable(violation)
+        tools = self._tools[world.spec.name]
+        if tools.violation(action.name, result):
+            # the message quotes the beginning of the answer, in which half a secret would not be found
+            shown = world.admission.transition(Transition.of("", action, result)).result
+            plain = f"the answer of {action.name!r} does not match its output schema"
+            raise EnvironmentUnavailable(tools.violation(action.name, shown) or plain)
         most = self._limits.observation_characters
         if world.source is Source.SYNTHETIC and len(result.observation) > most:
             raise EnvironmentUnavailable(

@@ -211,6 +211,17 @@ def test_a_dream_on_other_machines_needs_a_database_that_its_workers_reach(monke
     check_reachable_store("head:6379", "postgresql://db/dreams")
 
 
+def test_the_workers_of_a_cluster_get_the_prices_and_keys_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dreamgym.runs.cluster import variables
+
+    given = {"DREAMGYM_PRICE": "2,8", "OPENAI_BASE_URL": "http://host/v1", "MISTRAL_API_KEY": SECRET}
+    for name, value in {**given, "OTHER_SECRET": SECRET}.items():
+        monkeypatch.setenv(name, value)
+    sent = variables()
+    assert given.items() <= sent.items()
+    assert "OTHER_SECRET" not in sent
+
+
 def test_a_budget_on_a_cluster_is_refused_before_anything_starts(dreamgym: Command) -> None:
     code, _, err = dreamgym(*collect("out.jsonl", "--cluster", "local", "--budget", "3 calls"))
     assert code == 2

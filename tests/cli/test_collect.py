@@ -163,6 +163,14 @@ def test_a_last_line_that_lacks_only_its_newline_is_kept(dreamgym: Command) -> N
     assert Path("out.jsonl").read_bytes() == whole
 
 
+def test_an_empty_line_in_the_file_is_skipped(dreamgym: Command) -> None:
+    assert dreamgym(*collect(3))[0] == 0
+    lines = Path("out.jsonl").read_bytes().splitlines(keepends=True)
+    Path("out.jsonl").write_bytes(lines[1] + b"\n" + lines[0])
+    assert dreamgym(*collect(3))[0] == 0
+    assert Path("out.jsonl").read_bytes() == b"".join(lines)
+
+
 def test_a_broken_line_in_the_middle_is_named_and_nothing_is_written(dreamgym: Command) -> None:
     assert dreamgym(*collect(3))[0] == 0
     lines = Path("out.jsonl").read_text().splitlines(keepends=True)

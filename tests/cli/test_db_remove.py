@@ -95,6 +95,20 @@ def test_without_dreamgym_home_it_finds_the_caches_of_alfworld_and_of_the_redact
     assert remove.leftovers() == [], "with a home of its own, the caches of others stay"
 
 
+def test_a_file_that_the_database_deletes_meanwhile_has_no_size(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "one.gguf").write_bytes(b"weights")
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    walk = os.walk
+    monkeypatch.setattr(
+        "dreamgym.runs.remove.os.walk",
+        lambda top: ((place, folders, [*names, "deleted"]) for place, folders, names in walk(top)),
+    )
+    assert [(one.what, one.size) for one in remove.leftovers()] == [("models", 7)]
+
+
 @pytest.mark.long
 def test_without_dreamgym_home_it_deletes_what_is_in_the_users_folders(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch

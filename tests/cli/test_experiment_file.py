@@ -251,6 +251,18 @@ def test_a_file_of_recordings_is_used_except_for_tasks_that_are_tested_or_probed
     assert [one.task.id for one in prepared.recorded] == ["train-0", "train-1", "sessions-0", "sessions-1"]
 
 
+def test_tasks_of_a_file_that_are_in_no_split_are_counted_because_their_worlds_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [Listed().tasks("train")[0], *(Task(id=f"own-{n}", env="e", instruction="go") for n in range(2))]
+    episodes = [trajectory(number).model_copy(update={"task": task}) for number, task in enumerate(tasks)]
+    file = tmp_path / "episodes.jsonl"
+    file.write_text("".join(f"{episode.model_dump_json()}\n" for episode in episodes))
+    plan = read(tmp_path, FROM_FILE.format(file=file))
+    _ = Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed()).recorded
+    assert "2 of its tasks are in no split, such as 'own-0': their worlds" in capsys.readouterr().err
+
+
 def test_a_file_of_recordings_is_used_except_for_tasks_of_the_held_out_kind(tmp_path: Path) -> None:
     tasks = [Task(id=f"{kind}-{n}", env="e", instruction="go") for n in range(2) for kind in ("wash", "cook")]
     episodes = [trajectory(number).model_copy(update={"task": task}) for number, task in enumerate(tasks)]
@@ -520,6 +532,17 @@ def test_the_curve_of_two_phases_goes_on_where_the_first_ended() -> None:
     ]
     assert list(curve([dream, real])) == [(0, 0.2), (2, 0.4), (3, 0.5)]
     assert list(curve([dream, []])) == [(0, 0.2), (2, 0.4)]
+
+
+def test_curves_leave_out_updates_and_probes_whose_success_is_unknown() -> None:
+    record: list[JsonObject] = [
+        {"step": 0, "real_success": None},
+        {"step": 0, "rollout_s": 1.0, "inside_success": None},
+        {"step": 1, "rollout_s": 1.0, "inside_success": 0.5},
+        {"step": 2, "real_success": 0.4},
+    ]
+    assert list(curve([record])) == [(2, 0.4)]
+    assert list(inside_curve(record)) == [(2, 0.5)]
 
 
 def test_the_area_under_a_curve_is_its_mean_height() -> None:

@@ -4,7 +4,7 @@ from dreamgym.runs.train.progress import Progress
 from dreamgym.types import JsonObject
 
 
-def update(step: int, success: float) -> JsonObject:
+def update(step: int, success: float | None) -> JsonObject:
     return {
         "step": step,
         "where": "dream",
@@ -37,3 +37,13 @@ def test_dream_and_reality_stand_side_by_side() -> None:
 
 def test_before_the_first_update_nothing_is_shown() -> None:
     assert not list(Progress(steps=5, where="real").rows())
+
+
+def test_success_that_nobody_knows_is_not_shown_as_zero() -> None:
+    progress = Progress(steps=5, where="dream")
+    progress.take(update(0, None))
+    progress.take({"step": 1, "real_success": None, "real_low": None, "real_high": None})
+    rows = dict(progress.rows())
+    assert (rows["success in the dream"], rows["success in reality"]) == ("unknown", "unknown at update 1")
+    progress.take(update(1, 0.6))
+    assert dict(progress.rows())["success in the dream"] == "60%", "the mean of what is known"

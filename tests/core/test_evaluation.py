@@ -110,6 +110,13 @@ def test_values_that_go_together_in_clusters_widen_the_interval() -> None:
     assert alone == clustered(values, [str(i) for i in range(100)])
 
 
+def test_draws_that_are_made_in_parts_give_the_same_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, names = [float(i % 3 == 0) for i in range(100)], [str(i // 2) for i in range(100)]
+    whole = clustered(values, names)
+    monkeypatch.setattr("dreamgym.evaluation.rates.DRAWN", 50 * 7)
+    assert clustered(values, names) == whole
+
+
 def test_a_constant_difference_still_has_an_interval_and_no_data_gives_the_widest() -> None:
     same = clustered_difference([0.0] * 30, [str(i // 3) for i in range(30)])
     assert same.low < 0 == same.mean < same.high

@@ -65,6 +65,12 @@ async def test_the_reward_of_an_episode_that_a_dream_stopped_is_unknown() -> Non
 
 
 @pytest.mark.anyio
+async def test_the_reward_is_unknown_if_the_environment_itself_could_not_judge_the_end() -> None:
+    unjudged = await ended(StepResult(observation="sent", truncated=True, info={"open_end": True}))
+    assert unjudged.end == "max_steps, reward unknown"
+
+
+@pytest.mark.anyio
 async def test_a_step_after_the_end_does_not_change_how_an_episode_ended() -> None:
     won = await ended(StepResult(observation="won", reward=1.0, terminated=True), steps=2)
     assert (won.end, won.success, won.error, len(won.transitions)) == ("terminated, reward 1", True, None, 1)

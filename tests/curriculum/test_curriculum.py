@@ -209,9 +209,10 @@ def spec() -> EnvironmentSpec:
 
 
 def test_only_states_from_which_recorded_steps_lead_to_success_are_starts(recorded: RecordedWorlds) -> None:
-    assert recorded.starts("t0", 5) == {"cellar": 1, "kitchen": 2, "hall": 3}
-    assert recorded.starts("t0", 2) == {"cellar": 1, "kitchen": 2}
-    assert recorded.starts("unknown", 5) == {}
+    known, unknown = tasks(2)
+    assert recorded.starts(known, 5) == {"cellar": 1, "kitchen": 2, "hall": 3}
+    assert recorded.starts(known, 2) == {"cellar": 1, "kitchen": 2}
+    assert recorded.starts(unknown, 5) == {}
 
 
 @pytest.mark.anyio
@@ -221,6 +222,15 @@ async def test_a_variation_of_a_recorded_task_starts_elsewhere_in_its_world_and_
     (varied,) = await StartVariation(spec, recorded).vary(tasks(1), seed=0)
     assert varied.initial_state in {"kitchen", "cellar"}
     assert (varied.world, varied.parent_id, varied.origin) == ("t0", "t0", Origin.GENERATED)
+
+
+@pytest.mark.anyio
+async def test_a_task_is_not_varied_to_a_start_from_which_only_another_goal_was_reached(spec: EnvironmentSpec) -> None:
+    lamp = tasks(1)[0].model_copy(update={"instruction": "find the lamp"})
+    won = rooms(("attic", "won", 1)).model_copy(update={"task": lamp})
+    worlds = RecordedWorlds([won, rooms(("hall", "attic", 0))])
+    assert [task.initial_state for task in await StartVariation(spec, worlds).vary([lamp], seed=0)] == ["attic"]
+    assert await StartVariation(spec, worlds).vary(tasks(1), seed=0) == []
 
 
 @pytest.mark.anyio

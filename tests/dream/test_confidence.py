@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -132,6 +133,9 @@ def test_a_calibration_is_read_as_it_was_written_and_another_file_is_refused(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["calibration.json"]
     file.write_text('{"model": "m"}')
     with pytest.raises(InvalidInput, match=r"calibration.json: not a calibration: env: Field required"):
+        Calibration.load(file)
+    file.write_text(json.dumps({**fitted.model_dump(), "weights": [math.nan] * len(FEATURES)}))
+    with pytest.raises(InvalidInput, match=r"calibration.json: not a calibration: weights.0: Input should be a finite"):
         Calibration.load(file)
     with pytest.raises(InvalidInput, match=r"nothing.json: cannot be read"):
         Calibration.load(tmp_path / "nothing.json")

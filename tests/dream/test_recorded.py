@@ -24,6 +24,13 @@ def test_only_a_deterministic_environment_has_recorded_answers(deterministic: bo
     assert said.provenance.retrieved == ("d0",)
 
 
+def test_an_end_that_the_real_environment_could_not_judge_stays_open_in_a_dream() -> None:
+    sent = transition(HALL, act("say it is one coin"), "sent")
+    unjudged = sent.model_copy(update={"provenance": Provenance(tier=Tier.REAL, open_end=True)})
+    asked = query(HOUSE, HALL, act("say it is one coin"), unjudged)
+    assert repeat(asked, asked.demonstrations[0]).provenance.open_end is True
+
+
 @pytest.mark.parametrize(
     ("step", "earns"),
     [

@@ -17,7 +17,7 @@ from dreamgym_server.sources import RealWorlds, Worlds
 from echo import SPEC, Echo, tiny
 from mcp import Client
 from openai import AsyncOpenAI
-from server_stage import CounterModel, Stage, counter_spec
+from server_stage import CounterEnvironment, CounterModel, Stage, counter_spec
 from speakers import CODEC, TOKENIZER, Speaker, byte_pairs, call
 
 from dreamgym.dream.model import Prediction, Query
@@ -25,7 +25,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.episode import Agent, load_agent
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.training.rollout import Policy, Rollout, Segment
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, StepResult, ToolCall
 
 pytestmark = pytest.mark.anyio
 AGENTS = ["react", "langgraph", "openai_agents"]
@@ -145,6 +145,21 @@ async def test_the_rewards_are_the_servers_and_stand_at_the_last_sampled_token(t
         assert [reward for reward in segment.rewards if reward] == [rollout.total_reward]
         assert segment.rewards[-1] == rollout.total_reward
         assert not rollout.success, "the echo has no end of its own"
+
+
+class Unjudged(CounterEnvironment):
+    """A real environment that cannot judge the end of its own task."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        return StepResult(observation="sent", truncated=True, info={"open_end": True})
+
+
+@pytest.mark.parametrize("name", AGENTS)
+async def test_the_reward_is_unknown_if_the_real_environment_could_not_judge_the_end(name: str) -> None:
+    worlds = RealWorlds(COUNTER, lambda: Unjudged(COUNTER))
+    async with stage(load_agent(name), Speaker(to_ten), worlds=worlds) as play:
+        (rollout,) = await play()
+    assert (rollout.error, rollout.reward, rollout.actions) == (None, None, ['add{"n":5}'])
 
 
 async def test_the_same_seed_gives_the_same_episode_and_another_gives_another(tmp_path: Path) -> None:

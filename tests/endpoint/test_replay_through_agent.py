@@ -75,12 +75,16 @@ async def test_the_answer_that_ended_a_recording_is_the_last_thing_said() -> Non
     assert TOKENIZER.decode(segment.completion_ids).endswith("It is four.<|im_end|>")
 
 
-async def test_a_recording_with_a_call_that_the_server_refuses_is_left_out() -> None:
+async def test_a_recording_with_a_call_that_the_server_refuses_is_left_out_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     forbidden = (await recorded(0, 5, 5)).model_dump()
     forbidden["transitions"][0]["action"]["arguments"] = {"n": -5}
     segments = await replayed(load_agent("react"), Trajectory.model_validate(forbidden), await recorded(1, 9))
     assert len(segments) == 1
     assert call("add", n=9) in TOKENIZER.decode(segments[0].completion_ids)
+    (told,) = [one.getMessage() for one in caplog.records if "recorded episodes" in one.getMessage()]
+    assert told.startswith("1 of 2 recorded episodes could not be played through the agent, and nothing is learned")
 
 
 async def test_an_agent_that_asks_for_more_than_the_next_action_cannot_be_replayed_through() -> None:

@@ -20,6 +20,7 @@ from dreamgym.dream.objects import ObjectWorlds
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment
 from dreamgym.episode import play
+from dreamgym.errors import StoreError
 from dreamgym.replay.buffer import GROUNDED, Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.types import Source, StepResult, Tier, Trajectory
@@ -155,6 +156,28 @@ async def test_a_step_asks_no_store_and_an_episode_asks_only_if_something_is_new
         episode = await play(dream, task, real.behaviours["handcoded"], spec=real.spec, seed=3, source=Source.SYNTHETIC)
         assert len(episode.transitions) > 1
         assert buffer.asked - before == (2 if number == 0 else 1)
+
+
+class FailingOnce(MemoryBuffer):
+    """A buffer whose first query fails."""
+
+    has_failed = False
+
+    async def newest_recording(self, env: str) -> int:
+        if not self.has_failed:
+            self.has_failed = True
+            raise StoreError("not reachable")
+        return await super().newest_recording(env)
+
+
+async def test_a_resumed_episode_whose_first_step_failed_goes_on_with_its_objects(recorded: list[Trajectory]) -> None:
+    buffer = FailingOnce(TrigramEncoder())
+    await buffer.add(recorded)
+    dream = DreamEnvironment(rooms().spec, NearestModel(), buffer)
+    dream.resume(recorded[0].task, seed=0, transitions=())
+    with pytest.raises(StoreError):
+        await dream.step(act("look"))
+    assert await tier_of_look(dream) is Tier.EFFECTS
 
 
 async def test_an_action_without_a_rule_is_answered_by_the_next_tier_and_read_into_the_state(

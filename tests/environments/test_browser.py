@@ -20,7 +20,7 @@ from dreamgym.environment import Environment
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.testing.environment import check_environment
-from dreamgym.types import JsonObject, Source, StopReason, Task, ToolCall, Trajectory
+from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory
 
 HAS_PACKAGE = all(importlib.util.find_spec(name) for name in ("browsergym", "miniwob", "playwright"))
 HAS_BROWSER = any(map(shutil.which, chromium.SYSTEM_BROWSERS))
@@ -240,6 +240,19 @@ async def test_an_answer_to_the_user_ends_a_task_of_a_site_and_is_judged(shop: s
         rewards.append(result.reward)
     await environment.close()
     assert rewards == [1.0, 0.0]
+
+
+async def test_the_reward_is_unknown_if_only_a_language_model_could_judge_the_answer(shop: str) -> None:
+    real = webarena({"sites": {"shopping": shop}, "settle_s": 0.05})
+    fuzzy: JsonObject = {"eval_types": ["string_match"], "reference_answers": {"fuzzy_match": ["12 EUR"]}}
+
+    async def answers(first: StepResult, environment: Environment, seed: int) -> None:
+        await environment.step(say("twelve euros"))
+
+    environment = real.create()
+    trajectory = await play(environment, site_task(fuzzy), answers, spec=real.spec, seed=0, source=Source.REAL)
+    await environment.close()
+    assert (len(trajectory.transitions), trajectory.error, trajectory.reward) == (1, None, None)
 
 
 @pytest.mark.parametrize("evaluation", [PLACE, CONTENT])

@@ -1,11 +1,15 @@
 """The thirteen browser actions as tools, the code that they become, and the scripts that play a page."""
 
 import ast
+import sys
+import threading
 from pathlib import Path
 from random import Random
 
 import pytest
+from dreamgym_integrations.environments.browser import BrowserOptions
 from dreamgym_integrations.environments.browser.actions import NAVIGATION_TOOLS, TOOLS, Refusal, code_of
+from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, TaskSetup
 from dreamgym_integrations.environments.browser.miniwob import PAGES, miniwob_worlds
 from dreamgym_integrations.environments.browser.players import drawn, spoiled
 from dreamgym_integrations.environments.browser.scripts import script
@@ -14,9 +18,9 @@ from dreamgym_integrations.environments.browser.tree import page_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.errors import InvalidInput, MissingPackage, UnknownName
 from dreamgym.testing.environment import check_tools
-from dreamgym.types import JsonObject, ToolCall
+from dreamgym.types import JsonObject, Task, ToolCall
 
 THIRTEEN = (
     "noop send_msg_to_user scroll fill select_option click dblclick hover press focus clear drag_and_drop upload_file"
@@ -104,3 +108,18 @@ def test_random_play_uses_ids_of_the_page_except_for_a_few_missing_ones() -> Non
     off = [call for call in calls if call.arguments["bid"] not in {element.bid for element in page.elements}]
     assert 10 <= len(off) <= 60
     assert {call.name for call in calls} == {"click", "select_option"}
+
+
+@pytest.mark.anyio
+async def test_a_browser_that_could_not_start_is_stopped_when_its_environment_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "browsergym", None)
+    before = threading.enumerate()
+    environment = BrowserEnvironment(BrowserOptions(), lambda task: TaskSetup(object), settle_s=0)
+    with pytest.raises(MissingPackage):
+        await environment.reset(Task(id="a", env="miniwob", instruction="Click."))
+    (browser,) = set(threading.enumerate()) - set(before)
+    await environment.close()
+    browser.join(20)
+    assert not browser.is_alive()

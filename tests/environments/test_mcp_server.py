@@ -1,5 +1,6 @@
 """Any MCP server is an environment: its answers pass through unchanged, and a fault is an error of one sentence."""
 
+import asyncio
 import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +15,7 @@ from mcp_counter import SCHEMA, counter
 from pydantic import JsonValue
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -131,6 +132,17 @@ async def test_a_server_is_given_the_named_variables_and_no_others(monkeypatch: 
             pass
 
 
+async def test_the_value_of_a_variable_is_in_no_error_even_if_the_server_writes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COUNTER_SECRET", "Bearer s3cret-AAA")
+    code = "import os, sys; sys.exit('bad token ' + os.environ['COUNTER_SECRET'].split()[1])"
+    with pytest.raises(EnvironmentUnavailable, match=r"bad token \$COUNTER_SECRET$") as raised:
+        async with started(command=[sys.executable, "-c", code], env=["COUNTER_SECRET"]):
+            pass
+    assert "s3cret" not in str(raised.value)
+
+
 async def test_a_server_that_dies_in_a_call_is_unavailable_until_the_next_reset() -> None:
     async with started(command=[*COUNTER, "dies"]) as environment:
         with pytest.raises(EnvironmentUnavailable, match="has ended; it last wrote to stderr: out of paper"):
@@ -167,10 +179,12 @@ def refusal(message: str, status: int) -> Response:
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": message}}, status)
 
 
-def answering(answer: Response) -> Starlette:
-    """An MCP server with sessions that answers each tool call with the given response."""
+def answering(answer: Response, farewell: Response | None = None) -> Starlette:
+    """An MCP server with sessions that answers each tool call, and the end of a session, with the given responses."""
 
     async def mcp(request: Request) -> Response:
+        if request.method == "DELETE" and farewell is not None:
+            return farewell
         if request.method != "POST":
             return Response(status_code=405 if request.method == "GET" else 200)
         message = await request.json()
@@ -218,6 +232,24 @@ async def test_a_refusal_over_http_is_an_error_in_the_words_of_the_server() -> N
     async with running(answering(refusal("only up", 400))) as url, started(url=f"{url}/mcp") as environment:
         refused = await environment.step(ADD)
         assert (refused.observation, refused.is_error) == ("only up", True)
+
+
+async def test_an_http_server_that_never_ends_its_last_answer_does_not_keep_a_session_from_closing() -> None:
+    left = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b" "
+                await asyncio.sleep(0.01)
+        finally:
+            left.set()
+
+    app = answering(refusal("only up", 400), StreamingResponse(endless()))
+    async with running(app) as url, asyncio.timeout(20):
+        async with started(url=f"{url}/mcp", timeout_s=2) as environment:
+            assert (await environment.step(ADD)).is_error
+        await left.wait()
 
 
 async def test_a_line_on_stdout_that_is_not_a_message_does_no_harm() -> None:

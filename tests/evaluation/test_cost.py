@@ -57,7 +57,8 @@ def test_the_report_words_the_break_even_in_sessions() -> None:
     def words(prices: Prices) -> str:
         return plain(cost_notes(found(prices))[0])
 
-    assert "faster from 9 parallel sessions on" in words(Prices(real_seconds=0.5, real_parallel=4))
+    nine = "faster from 9 parallel sessions on, if its steps take no longer then and all of reality's are in use."
+    assert nine in words(Prices(real_seconds=0.5, real_parallel=4))
     assert "faster from the first session on" in words(Prices(real_seconds=5.0, real_parallel=4))
     assert "never faster" in words(Prices(real_seconds=0.5))
     assert "faster from the first session on" in words(Prices(real_seconds=2.0))

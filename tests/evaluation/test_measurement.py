@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dreamgym.evaluation.final_answers import EpisodeVerdict
 from dreamgym.evaluation.kept import KeptRows, edition
 from dreamgym.evaluation.material import Material, material
 from dreamgym.evaluation.measurement import Measurement, Wanted
+from dreamgym.evaluation.predictions import dream_of, predictions
 from dreamgym.evaluation.report import FidelityReport
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.report.text import as_text, cost_notes, plain
@@ -84,6 +86,14 @@ async def test_an_interruption_keeps_partial_results_and_the_next_start_continue
     await second.run()
     assert told == ["desk: 5 of 12 steps were predicted before"]
     assert (second.report().complete, second.report().steps.steps) == (True, 12)
+
+
+async def test_the_cost_names_the_number_of_steps_that_all_workers_of_a_cluster_predict_at_a_time() -> None:
+    held = await given()
+    make_dream = await dream_of(SPEC, DeskModel(), held.known, TrigramEncoder())
+    measured = measuring(held)
+    await measured.run(partial(predictions, SPEC, make_dream, parallel=6), places=6)
+    assert measured.report().cost.at_a_time == 6
 
 
 @pytest.mark.parametrize("changed", ["weights", "code"])

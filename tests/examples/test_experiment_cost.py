@@ -50,19 +50,44 @@ def test_recordings_may_cost_more_than_practice_in_reality() -> None:
     assert ahead_between([straight(10, 0, 50)], real, 1.0, 4) == (0.0, math.inf)
 
 
+def seed_with_two_recordings(run: Path) -> tuple[Path, list[int]]:
+    """The folder of a run's seed, and the lengths of its recordings."""
+    recorded = Path(__file__).parents[2] / "examples" / "coin" / "trajectories.jsonl"
+    two = recorded.read_text().splitlines()[:2]
+    seed = run / "seed-0"
+    seed.mkdir()
+    (seed / "recorded.jsonl").write_text("\n".join(two))
+    return seed, [len(json.loads(line)["transitions"]) for line in two]
+
+
+def result(arm: Arm, *, seconds: float, real_steps: int) -> Result:
+    return Result(
+        arm=arm.name,
+        seed=0,
+        made_by=arm,
+        commit="abc",
+        outcomes="1",
+        tiers={},
+        unjudged=0,
+        refused_share=0,
+        recorded_steps=0,
+        real_steps=real_steps,
+        dream_steps=0,
+        seconds=seconds,
+        dead_share=0,
+        curve=(),
+    )
+
+
 def test_a_run_folder_gives_compute_and_real_steps_of_every_probe(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(
         'title = "T"\nenv = "coin"\nseeds = [0]\n'
         '[[recorded]]\nbehaviour = "noisy"\ntasks = 1\nepisodes = 1\nwarm = true\n'
         '[[recorded]]\nbehaviour = "mixed"\ntasks = 1\nepisodes = 1\n[[arm]]\nname = "Then real"\ntrain = {}\n'
     )
-    recorded = Path(__file__).parents[2] / "examples" / "coin" / "trajectories.jsonl"
-    two = recorded.read_text().splitlines()[:2]
-    lengths = [len(json.loads(line)["transitions"]) for line in two]
-    seed = tmp_path / "seed-0"
+    seed, lengths = seed_with_two_recordings(tmp_path)
     arm = seed / "then_real"
     (arm / "real").mkdir(parents=True)
-    (seed / "recorded.jsonl").write_text("\n".join(two))
     dream = [
         {"step": 0, "real_success": 0.1},
         {"step": 0, "where": "dream", "environment_steps": 70, "rollout_s": 2.0},
@@ -72,25 +97,32 @@ def test_a_run_folder_gives_compute_and_real_steps_of_every_probe(tmp_path: Path
     real = [{"step": 0, "where": "real", "environment_steps": 60, "rollout_s": 1.0}, {"step": 1, "real_success": 0.5}]
     (arm / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in dream))
     (arm / "real" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in real))
-    made = Result(
-        arm="Then real",
-        seed=0,
-        made_by=Arm(name="Then real", train={}),
-        commit="abc",
-        outcomes="1",
-        tiers={"recorded": 70},
-        unjudged=0,
-        refused_share=0,
-        recorded_steps=sum(lengths),
-        real_steps=65,
-        dream_steps=70,
-        seconds=11.0,
-        dead_share=0,
-        curve=(),
-    )
+    made = result(Arm(name="Then real", train={}), seconds=11.0, real_steps=65)
     (arm / "result.json").write_text(made.model_dump_json())
     expected = ((0.0, 0, 0.1), (6.0, 5, 0.3), (11.0, 65, 0.5))  # 8 s beside the rollouts: 4 for each update
     (free,) = courses(tmp_path, "Then real", [seed], charged=False)
     (paid,) = courses(tmp_path, "Then real", [seed], charged=True)
     assert free == tuple(Point(*point) for point in expected)
     assert [point.steps for point in paid] == [sum(lengths) + point.steps for point in free]
+
+
+def test_an_arm_that_comes_after_another_begins_with_its_seconds_real_steps_and_recordings(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(
+        'title = "T"\nenv = "coin"\nseeds = [0]\n[[recorded]]\nbehaviour = "noisy"\ntasks = 1\nepisodes = 2\n'
+        '[[arm]]\nname = "SFT"\ntrain = { algorithm = "sft", policy = "tiny" }\n'
+    )
+    seed, lengths = seed_with_two_recordings(tmp_path)
+    real = [{"step": 0, "real_success": 0.2}, {"step": 0, "where": "real", "environment_steps": 60, "rollout_s": 1.0}]
+    arms = {
+        "sft": result(Arm(name="SFT", train={"algorithm": "sft"}), seconds=100.0, real_steps=7),
+        "sft_real": result(Arm(name="SFT, real", train={}, after="SFT"), seconds=103.0, real_steps=67),
+    }
+    for name, made in arms.items():
+        (seed / name).mkdir()
+        (seed / name / "result.json").write_text(made.model_dump_json())
+    record = [*real, {"step": 1, "real_success": 0.5}]
+    (seed / "sft_real" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in record))
+    (free,) = courses(tmp_path, "SFT, real", [seed], charged=False)
+    (paid,) = courses(tmp_path, "SFT, real", [seed], charged=True)
+    assert free == (Point(100.0, 7, 0.2), Point(103.0, 67, 0.5))
+    assert [point.steps for point in paid] == [sum(lengths) + 7, sum(lengths) + 67], "SFT imitated all recordings"

@@ -303,10 +303,15 @@ async def test_the_address_of_a_provider_can_be_set_and_its_key_is_asked_for(mon
     assert load("openai/gpt-4.1").name == "http://proxy/v1#gpt-4.1"
 
 
-def test_an_address_with_a_password_is_refused_and_the_password_not_repeated() -> None:
-    with pytest.raises(InvalidInput, match="without a password") as raised:
-        load("http://user:hunter2@127.0.0.1:9/v1#m")
-    assert "hunter2" not in str(raised.value)
+@pytest.mark.parametrize("address", ["user:hunter2@127.0.0.1:9/v1", "hunter2@127.0.0.1:9/v1", "h:9/v1?api_key=hunter2"])
+def test_an_address_with_a_key_in_it_is_refused_and_the_key_not_repeated(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_API_BASE", f"http://{address}")
+    for name, key in ((f"http://{address}#m", "OPENAI_API_KEY"), ("ollama/m", "OLLAMA_API_KEY")):
+        with pytest.raises(InvalidInput, match=f"without a user, a password or a query .* {key}") as raised:
+            load(name)
+        assert "hunter2" not in str(raised.value)
 
 
 def test_an_address_that_is_not_an_address_is_refused() -> None:

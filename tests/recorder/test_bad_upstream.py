@@ -254,12 +254,19 @@ async def failing_server() -> AsyncIterator[str]:
     async def moved(request: Request) -> Response:
         return Response(status_code=307, headers={"location": "/there/"})
 
+    async def astray(request: Request) -> Response:
+        return Response("gone", status_code=307, headers={"location": "http://[there"})
+
+    async def forgets(request: Request) -> Response:
+        error = '{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"Session not found"}}'
+        return Response(error, 404, media_type="application/json")
+
     async def there(request: Request) -> Response:
         return Response('{"jsonrpc":"2.0","id":1,"result":{"content":[]}}', media_type="application/json")
 
     routes = [
         Route(f"/{endpoint.__name__}", endpoint, methods=["POST"])
-        for endpoint in (breaks_off, proxy_error, never, moved)
+        for endpoint in (breaks_off, proxy_error, never, moved, astray, forgets)
     ]
     async with running(Starlette(routes=[*routes, Route("/there/", there, methods=["POST"])])) as url:
         yield url
@@ -302,6 +309,26 @@ async def test_a_redirect_within_the_server_is_followed_so_that_the_agent_stays_
         answer = await recorder.client("r").ask(call("count", 1))
     assert answer["result"] == {"content": []}
     assert len(recorder.calls("r")) == 1
+
+
+async def test_a_redirect_to_something_that_is_not_a_url_is_passed_on(tmp_path: Path) -> None:
+    async with failing_server() as url, recording(f"{url}/astray", tmp_path) as recorder:
+        ours = f"{recorder.url}/record/r/mcp"
+        async with recorder.http.post(ours, json=call("count", 1), allow_redirects=False) as answer:
+            assert (answer.status, await answer.read()) == (307, b"gone")
+
+
+@pytest.mark.parametrize("session", ["one", None])
+async def test_the_answer_to_a_session_that_has_ended_is_passed_on_and_is_not_the_answer_of_the_tool(
+    session: str | None, tmp_path: Path
+) -> None:
+    headers = {"mcp-session-id": session} if session else {}
+    async with failing_server() as url, recording(f"{url}/forgets", tmp_path) as recorder:
+        status, body = await recorder.client("r", **headers).post(call("count", 1))
+    assert (status, b"Session not found" in body) == (404, True)
+    assert len(recorder.calls("r")) == (0 if session else 1)
+    ended = "tools/call 'count' has no answer: the server has ended the session (HTTP 404)"
+    assert recorder.losses("r") == ([ended] if session else [])
 
 
 async def test_an_invalid_message_is_refused_before_a_stdio_server_is_started(

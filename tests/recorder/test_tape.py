@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,6 +125,25 @@ def test_a_redactor_that_fails_writes_nothing_unredacted_and_is_a_loss(tmp_path:
     assert summary.losses == {"the recorder failed with ZeroDivisionError": 1}
     assert texts(tmp_path) == ["good"]
     assert "poison" not in (tmp_path / "r.jsonl").read_text()
+
+
+def test_messages_that_are_not_written_in_time_are_a_loss_in_the_summary(tmp_path: Path) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    class Slow(Redactor):
+        def value(self, value: JsonValue) -> JsonValue:
+            begun.set()
+            released.wait(60)
+            return super().value(value)
+
+    on = Tape(tmp_path, Slow(RedactionRules(), key=b"0" * 32, remembers=True))
+    put(on, "one", "two")
+    begun.wait(60)
+    (_, answer), two = exchange("one"), exchange("two")  # the first request is taken, and its answer is being written
+    size = sum(len(heard.payload) for heard in (answer, *two))
+    summary = on.close(limit_s=0)
+    released.set()
+    assert summary.text.endswith(f"lost 1: 1 × {size} bytes of messages were not written within 0 s")
 
 
 def test_a_secret_is_redacted_in_every_run_and_on_stderr_once_it_is_known(tmp_path: Path) -> None:

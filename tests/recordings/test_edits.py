@@ -1,6 +1,8 @@
 """A person's edit of a folder's files stays until its recording changes, and is never lost without a copy."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from folder_stage import GET, Tape, contents, crm, trajectories
@@ -42,6 +44,20 @@ def test_a_folder_is_built_again_only_if_something_that_it_is_made_from_has_chan
             file.write("\n")
         assert update_folder(folder) is not None, change
         assert update_folder(folder) is None, change
+
+
+def test_of_updates_at_the_same_time_one_builds_the_folder_and_the_others_wait_for_it(folder: Path) -> None:
+    begin = Barrier(4)
+
+    def updates() -> bool:
+        begin.wait()
+        return update_folder(folder) is not None
+
+    with ThreadPoolExecutor(4) as threads:
+        for run in ("c", "d", "e"):
+            Tape(folder, run, at=3000).hello().call("get", "Cyd", id="x3")
+            builds = [threads.submit(updates) for _ in range(4)]
+            assert sum(built.result() for built in builds) == 1
 
 
 def test_a_folder_without_recordings_is_left_alone(folder: Path) -> None:

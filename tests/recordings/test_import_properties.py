@@ -22,6 +22,7 @@ from dreamgym.recordings.importers import (
     ImportedEpisode,
     ImportReport,
     Skipped,
+    files,
     importer_named,
     read_file,
 )
@@ -159,6 +160,17 @@ def test_a_list_that_is_cut_off_gives_the_conversations_that_are_whole(indent: i
     report = imported(tmp_path, spec("find"), whole[: whole.index("three")])
     assert [trajectory.task.instruction for trajectory in report.trajectories] == ["one", "two"]
     assert report.skipped
+
+
+@pytest.mark.parametrize("compress", [lzma.compress, gzip.compress])
+def test_a_compressed_file_with_more_than_the_memory_may_hold_is_refused(
+    compress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 2**20)
+    bomb = tmp_path / "bomb.json"
+    bomb.write_bytes(compress(b" " * 2**22))
+    with pytest.raises(InvalidInput, match="expected at most 1,048,576 bytes in a compressed file"):
+        list(read_file(bomb))
 
 
 @pytest.mark.parametrize("compress", [lzma.compress, gzip.compress])

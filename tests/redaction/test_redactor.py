@@ -164,6 +164,16 @@ def test_a_text_under_the_name_of_a_secret_is_removed_whole(field: str) -> None:
     assert "a word" not in json.dumps(redacted)
 
 
+def test_a_text_under_the_name_of_a_secret_is_removed_whole_even_if_it_contains_a_placeholder() -> None:
+    placeholder = redactor().value({"token": "abc123def4"})["token"]  # type: ignore[call-overload, index]
+    for field, text in {"password": f"hunter2pass {placeholder}", "cookie": f"a={placeholder}; b=hunter2pass"}.items():
+        redacted = redactor().value({field: text})
+        assert "hunter2pass" not in json.dumps(redacted)
+        assert redactor().value(redacted) == redacted
+    kept: JsonObject = {"token": placeholder, "authorization": f"Bearer {placeholder}", "key": f"abc-{placeholder}-X1"}
+    assert redactor().value(kept) == kept
+
+
 @pytest.mark.parametrize(
     "field", ["progressToken", "nextPageToken", "max_tokens", "tokens", "key", "passenger", "secretary"]
 )

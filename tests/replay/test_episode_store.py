@@ -165,12 +165,13 @@ async def test_the_first_end_stays(episodes: EpisodeStore) -> None:
     assert await episodes.load("first") == ended
 
 
-async def test_only_running_episodes_expire(episodes: EpisodeStore) -> None:
+async def test_only_running_episodes_of_these_environments_expire(episodes: EpisodeStore) -> None:
     await episodes.create(episode("over"))
     await episodes.finish("over", StopReason.CLOSED)
     await episodes.create(episode("late"))
     await episodes.create(episode("fresh", expires_at=NOW + timedelta(seconds=1)))
-    assert [found.id for found in await episodes.expired(NOW, LONG_AGO)] == ["late"]
+    await episodes.create(episode("other", env="garden"))
+    assert [found.id for found in await episodes.expired(["house"], NOW, LONG_AGO)] == ["late"]
 
 
 async def test_an_episode_expires_when_nobody_used_it_for_too_long(episodes: EpisodeStore) -> None:
@@ -179,7 +180,7 @@ async def test_an_episode_expires_when_nobody_used_it_for_too_long(episodes: Epi
     since = episodes.now()
     await episodes.append("used", STEP, version=0)
     now = episodes.now()
-    assert [found.id for found in await episodes.expired(now, since)] == ["forgotten"]
+    assert [found.id for found in await episodes.expired(["house"], now, since)] == ["forgotten"]
     assert await episodes.running(now, since) == 1
 
 

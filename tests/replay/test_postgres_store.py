@@ -19,6 +19,7 @@ from dreamgym.replay.postgres import Store, open_store
 from dreamgym.replay.postgres import database as database_module
 from dreamgym.replay.postgres.database import Database
 from dreamgym.replay.postgres.episodes import CHANGING
+from dreamgym.replay.postgres.forget import forget
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
 from dreamgym.types import Source, StepResult, Task, Trajectory
 
@@ -332,7 +333,7 @@ async def test_episodes_of_the_fourth_schema_are_kept_and_the_unarchived_ones_fo
     )
     assert again == running
     now = store.episodes.now()
-    assert await store.episodes.expired(now, now - timedelta(minutes=15)) == ()
+    assert await store.episodes.expired([ENV], now, now - timedelta(minutes=15)) == ()
     await store.close()
 
 
@@ -439,6 +440,18 @@ async def test_the_goal_of_replaced_or_taken_back_trajectories_alone_is_deleted(
     assert await goals() == ["late", "open"]
     await store.buffer.take_back(ENV, "r", 3)
     assert await goals() == ["open"]
+
+
+async def test_the_newest_recording_changes_if_a_recording_is_forgotten_but_not_if_a_dream_is(store: Store) -> None:
+    step = sample_transition("kitchen", "north", "hall")
+    dream = sample_trajectory("dream", step, source=Source.SYNTHETIC)
+    await store.buffer.add([dream, *(sample_trajectory(name, step) for name in ("first", "second", "third"))])
+    seen = [await store.buffer.newest_recording(ENV)]
+    for name in ("dream", "first", "third"):
+        await forget(store.database, ENV, name)
+        seen.append(await store.buffer.newest_recording(ENV))
+    assert seen[0] == seen[1]
+    assert len(set(seen)) == 3
 
 
 async def test_two_stores_that_store_the_same_change_at_once_store_it_once(store: Store, dsn: str) -> None:

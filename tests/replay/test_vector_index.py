@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 
+import numpy as np
 import psycopg
 import pytest
+from numpy.typing import NDArray
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.replay.buffer import Retrieval
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.replay.postgres.vector_index import described
+from dreamgym.replay.ranking import SIMILAR_KEYS
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
 from dreamgym.types import Source, Trajectory
 
@@ -93,6 +97,29 @@ async def test_a_search_with_a_filter_that_few_keys_pass_finds_all_of_them(small
     excluded = await store.buffer.nearest(asked(3, exclude="real 3"))
     assert len(excluded) == 3
     assert all(found.world != "house 3" for found in excluded)
+    await store.close()
+
+
+class Blurred(TrigramEncoder):
+    """An encoder that gives all texts the same vector."""
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.ones((len(texts), self.dim), dtype=np.float32)
+
+
+async def test_of_keys_that_are_equally_near_the_same_ones_are_found_whatever_their_order_in_the_table(
+    empty_dsn: str,
+) -> None:
+    store = await open_store(empty_dsn, Blurred(24))
+    steps = [sample_transition("a shed", f"dig {number}", f"hole {number}") for number in range(SIMILAR_KEYS + 20)]
+    found = []
+    for env, ordered in (("forwards", steps), ("backwards", steps[::-1])):
+        for half in (ordered[:40], ordered[40:]):
+            await store.buffer.add([sample_trajectory(f"{env} {half[0].next_state}", *half, env=env)])
+        near = await store.buffer.nearest(sample_retrieval("a shed", "dig", env=env, k=SIMILAR_KEYS, history=None))
+        found.append({one.transition.next_state for one in near})
+    assert len(found[0]) == SIMILAR_KEYS
+    assert found[0] == found[1]
     await store.close()
 
 

@@ -220,6 +220,29 @@ async def test_a_password_in_a_call_is_not_stored_in_its_answer_either(
     assert "hunter42x" not in stored
 
 
+@pytest.mark.parametrize("kind", ["text", "structured content"])
+async def test_a_failure_that_quotes_the_beginning_of_an_answer_shows_no_half_of_an_address(
+    stage: Stage, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema: JsonObject = {"type": "object", "properties": {"note": {"type": "integer"}}}
+    tools: JsonObject = {"tools": [{"name": "read", "inputSchema": {"type": "object"}, "outputSchema": schema}]}
+    spec = counter_spec(redact=RedactionRules(), tools_list=tools)
+
+    class Wordy(CounterEnvironment):
+        async def step(self, action: ToolCall) -> StepResult:
+            if kind == "text":
+                return StepResult(observation="long " * 38 + MAIL)
+            return StepResult(observation="", info={"structured": {"note": "long " * 98 + MAIL}})
+
+    episodes = Episodes({"counter": RealWorlds(spec, lambda: Wordy(spec))}, stage.episodes, stage.buffer)
+    made = await episodes.create("counter", NewEpisode())
+    for _ in range(Limits().failures):
+        await episodes.call("counter", made.id, ToolCall(name="read"), Someone())
+    error = (await stage.episodes.load(made.id)).error or ""
+    assert "long long" in error
+    assert MAIL[:7] not in error + caplog.text
+
+
 class Mailbox(CounterEnvironment):
     """A counter that shows the address of its user at the start and in each answer."""
 

@@ -332,7 +332,8 @@ async def test_an_agents_token_opens_no_other_url_however_it_is_written(stage: S
         bodies = [b'{"answer": "done", "success": true}', b'{"step": 0}', json.dumps(called("add", n=10)).encode()]
         statuses = [await raw(at.url, asked, at.mine["token"], body) for body in bodies]
         state = await at.state()
-        assert len(await stage.episodes.expired(datetime.max.replace(tzinfo=UTC), datetime.now(UTC))) == 2
+        end = datetime.max.replace(tzinfo=UTC)
+        assert len(await stage.episodes.expired(["counter"], end, datetime.now(UTC))) == 2
     assert set(statuses) == {401}
     assert (state["step"], state["reward"], state["stop_reason"]) == (0, 0.0, None)
 

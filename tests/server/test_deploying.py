@@ -307,6 +307,7 @@ def test_the_chart_has_no_fault_that_helm_knows_and_gives_valid_resources(
     (container,) = resources["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert {"name": "FORWARDED_ALLOW_IPS", "value": "*"} in container["env"]
     assert ("replicas" in resources["Deployment"]["spec"]) is ("autoscaling" not in values)
     if shutil.which("kubernetes-validate"):
         (tmp_path / "rendered.yaml").write_text(rendered)

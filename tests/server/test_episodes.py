@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from answers import meta_of, text_of
 from dreamgym_server.sessions import NOT_RECORDED, UNAVAILABLE, Episodes, Limits, NewEpisode
-from dreamgym_server.sources import DreamWorlds
+from dreamgym_server.sources import DreamWorlds, RealWorlds
 from mcp import Client
-from server_stage import BreakableStore, Someone, Stage, counter_spec, told
+from server_stage import BreakableStore, CounterEnvironment, Someone, Stage, counter_spec, told
 
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, PredictionError, StoreError, UnknownEpisode
@@ -459,6 +459,20 @@ async def test_an_episode_that_cannot_be_closed_does_not_keep_the_others_open(
     assert [(await store.load(made.id)).stop_reason for made in (bad, good)] == [None, StopReason.CLOSED]
 
 
+async def test_an_episode_with_a_step_under_way_does_not_keep_the_others_open(stage: Stage) -> None:
+    asked, go_on = hold(stage)
+    store = stage.breakable
+    episodes = episodes_of(stage)
+    busy, idle = [await episodes.create("counter", NewEpisode()) for _ in range(2)]
+    step = asyncio.create_task(episodes.call("counter", busy.id, ADD, Someone()))
+    await asked.wait()
+    store.later = timedelta(minutes=30)
+    await asyncio.wait_for(episodes.sweep(), 10)
+    assert [(await store.load(made.id)).stop_reason for made in (busy, idle)] == [None, StopReason.CLOSED]
+    go_on.set()
+    assert (await step).step == 1
+
+
 async def test_an_episode_that_is_used_is_not_closed_by_the_sweep_that_found_it_idle(stage: Stage) -> None:
     asked, go_on = hold(stage)
     store = stage.breakable
@@ -508,6 +522,29 @@ async def test_episodes_of_another_servers_environment_are_not_swept(stage: Stag
     stage.breakable.later = timedelta(days=1)
     await episodes_of(stage).sweep()
     assert (await other.read("other", made.id)).stop_reason is None
+
+
+async def test_two_first_calls_of_a_session_use_one_environment(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[CounterEnvironment] = []
+
+    def create() -> CounterEnvironment:
+        made.append(CounterEnvironment(counter_spec()))
+        return made[-1]
+
+    episodes = Episodes({"counter": RealWorlds(counter_spec(), create)}, stage.episodes, stage.buffer)
+    store, steps = stage.episodes.create, []
+
+    async def another_call_is_first(episode: Episode, **options: Any) -> Episode:
+        stored = await store(episode, **options)
+        steps.append((await episodes.call("counter", "session-1", ADD, Someone(), is_session=True)).step)
+        return stored
+
+    monkeypatch.setattr(stage.episodes, "create", another_call_is_first)
+    async with episodes.running():
+        steps.append((await episodes.call("counter", "session-1", ADD, Someone(), is_session=True)).step)
+        assert [environment.closed for environment in made] == [True, False]
+    assert steps == [1, 2]
+    assert all(environment.closed for environment in made)
 
 
 async def test_an_episode_finishes_after_the_step_under_way(stage: Stage) -> None:

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import anyio
 import httpx2
@@ -19,8 +21,9 @@ from misuse import refused_start
 
 from dreamgym.cli.serve import main
 from dreamgym.dream.confidence import FEATURES, calibrate
+from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.runs.opening import Against
-from dreamgym.runs.server_process import server_process
+from dreamgym.runs.server_process import ServerProcess, server_process
 
 SERVE = [sys.executable, "-m", "dreamgym.cli.serve"]
 TOOLS = '{"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}'
@@ -187,3 +190,26 @@ def test_the_address_of_the_database_is_not_on_the_command_line(folder: Path, ds
     assert dsn.encode() not in command
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT id FROM episodes").fetchall() == [(episode,)]
+
+
+class Foreign(BaseHTTPRequestHandler):
+    """Another server, which knows another token."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 401)
+        self.end_headers()
+
+    def log_message(self, *values: object) -> None:
+        pass
+
+
+def test_a_server_process_does_not_take_the_server_of_another_command_on_its_port_for_its_own(tmp_path: Path) -> None:
+    process = ServerProcess(str(tmp_path / "nothing"), Against.DREAM, model="nearest", dsn=None)
+    with HTTPServer(("127.0.0.1", int(process.url.rpartition(":")[2])), Foreign) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(EnvironmentUnavailable, match="dreamgym-serve ended with exit code 2"):
+                process.start()
+        finally:
+            other.shutdown()
+            process.stop()

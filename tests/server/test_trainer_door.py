@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from answers import meta_of
 from dreamgym_server.app import build
@@ -383,6 +384,25 @@ async def test_the_events_of_an_episode_go_on_when_the_database_is_back(
         monkeypatch.setattr(stage.episodes, "load", fails_once)
         events = (await http.get(f"{EPISODES}/{made['episode']}/events")).text
     assert events == 'event: end\ndata: {"step": 0, "stop_reason": "finished"}\n\n'
+
+
+async def test_a_server_that_stops_ends_the_events_of_an_episode_that_runs(stage: Stage) -> None:
+    async with httpx2.AsyncClient() as http:
+        async with stage.serve() as (url, _):
+            made = (await http.post(f"{url}{EPISODES}", json={})).json()
+            watched = http.build_request("GET", f"{url}{EPISODES}/{made['episode']}/events")
+            events = await http.send(watched, stream=True)
+        assert await events.aread() == b""
+
+
+@pytest.mark.parametrize(("trusted", "scheme"), [("127.0.0.1", "https"), ("*", "https"), ("192.0.2.1", "http")])
+async def test_an_episodes_url_begins_with_https_if_a_trusted_proxy_was_asked_with_https(
+    stage: Stage, trusted: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", trusted)
+    async with stage.serve() as (_, http):
+        made = (await http.post(EPISODES, json={}, headers={"X-Forwarded-Proto": "https"})).json()
+    assert made["mcp_url"].startswith(f"{scheme}://")
 
 
 async def test_the_environments_are_listed(stage: Stage) -> None:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -105,6 +106,18 @@ async def asked(http: httpx2.AsyncClient, question: str, **given: object) -> Any
 def in_folder(folder: Path, *episodes: Trajectory, name: str = "episodes.jsonl") -> Library:
     (folder / name).write_text("".join(one.model_dump_json() + "\n" for one in episodes), encoding="utf-8")
     return Library(folder=RunFolder(folder))
+
+
+async def test_the_address_for_a_browser_leads_to_the_page_with_its_token_once(tmp_path: Path) -> None:
+    answers = Answers(Library(folder=RunFolder(tmp_path)))
+    async with running(build_view(answers, TOKEN, "code")) as url, httpx2.AsyncClient(base_url=url) as http:
+        guessed = await http.get("/view/open/other")
+        first, second = [await http.get("/view/open/code") for _ in range(2)]
+    assert (first.status_code, first.headers["location"]) == (307, f"/view/#token={quote(TOKEN)}")
+    assert first.headers["cache-control"] == "no-store"
+    assert (guessed.status_code, second.status_code) == (404, 404)
+    assert "was opened before: use the address that `dreamgym view` printed" in second.json()["error"]
+    assert quote(TOKEN) not in f"{guessed.headers} {second.headers}"
 
 
 async def test_recordings_need_the_token_and_the_page_itself_does_not(tmp_path: Path) -> None:
@@ -363,14 +376,33 @@ async def test_a_step_shows_what_changed_in_the_state_and_where_its_answer_was_r
         "kind": "fields",
         "changed": 2,
         "changes": [
-            {"path": "/orders/1/paid", "before": False, "after": True},
-            {"path": "/orders/2/paid", "after": False},
+            {"path": "/orders/1/paid", "before": "false", "after": "true"},
+            {"path": "/orders/2/paid", "after": "false"},
         ],
     }
     assert (step["reasoning"], step["confidence"], step["tier"]) == ("I saw", 0.75, "model")
     here, gone = found["recorded"]
     assert (here["episode"], here["step"], here["source"]) == ("recorded", 1, "real")
     assert gone == {"id": "gone"}
+
+
+async def test_arguments_and_changed_fields_are_sent_as_json_text_since_a_browser_rounds_large_numbers(
+    tmp_path: Path,
+) -> None:
+    large, states = 1234567890123456789, ['{"id": 1234567890123456789, "tags": ["é"]}', '{"id": 10.0, "tags": []}']
+    one = episode("one", ["done"], states=states)
+    (step,) = one.transitions
+    call = ToolCall(name="go", arguments={"ids": [large], "note": "é", "text": "x" * 5000})
+    one = one.model_copy(update={"transitions": (step.model_copy(update={"action": call}),)})
+    async with page(in_folder(tmp_path, one)) as http:
+        (shown,) = (await asked(http, "steps", place="episodes.jsonl", id="one"))["steps"]
+    assert shown["arguments"]["ids"] == "[1234567890123456789]"
+    assert shown["arguments"]["note"] == '"é"'
+    assert shown["arguments"]["text"]["characters"] == 5002
+    assert shown["state"]["changes"] == [
+        {"path": "/id", "before": "1234567890123456789", "after": "10.0"},
+        {"path": "/tags", "before": '["é"]', "after": "[]"},
+    ]
 
 
 async def test_the_recording_of_an_answer_is_found_in_another_file_of_the_folder(tmp_path: Path) -> None:
@@ -599,12 +631,15 @@ async def test_recorded_steps_are_found_by_a_text_and_by_likeness(store: Store) 
     async with page(Library(store=StoredEpisodes(store.database), buffer=store.buffer)) as http:
         by_text = await asked(http, "search", env="crm", text='The "OLD"')
         near = await asked(http, "near", env="crm", state="start", tool="go", arguments='{"to": 1}')
-        refused = await http.get("near", params={"env": "crm", "tool": "go", "arguments": "[1]"})
+        refused = [
+            (await http.get("near", params={"env": "crm", "tool": "go", "arguments": arguments})).status_code
+            for arguments in ("[1]", '{"to": ' * 3000 + "1" + "}" * 3000)
+        ]
     assert [(one["episode"], one["step"]) for one in by_text["recorded"]] == [("real", 1), ("real", 2)]
     assert by_text["looked"] == 3
     assert {one["episode"] for one in near["recorded"]} == {"real", "other"}
     assert all(one["exact"] for one in near["recorded"])
-    assert refused.status_code == 400
+    assert refused == [400, 400]
 
 
 async def test_an_incomplete_search_returns_where_to_go_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -654,6 +689,27 @@ async def test_a_training_run_is_shown_as_far_as_it_is_written(tmp_path: Path) -
     assert [one["real_success"] for one in shown["probes"]] == [0.2]
     assert shown["learned"] == [{"step": 1, "loss": 0.3, "kl": 0.01}]
     assert unknown.status_code == 404
+
+
+async def test_a_training_run_in_a_folder_called_best_is_shown_and_the_weights_of_a_run_are_not(tmp_path: Path) -> None:
+    for name in ("best/metrics.jsonl", "best/best/episodes.jsonl"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(episode("one", ["done"]).model_dump_json() + "\n")
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        runs = (await asked(http, "runs"))["runs"]
+        episodes = await asked(http, "episodes", place="folder")
+    assert [one["name"] for one in runs] == ["best"]
+    assert episodes["matching"] == 0
+
+
+async def test_a_probe_whose_success_is_unknown_is_left_out(tmp_path: Path) -> None:
+    lines = [{"step": 0, "real_success": 0.2}, {"step": 5, "real_success": None}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        (listed,) = (await asked(http, "runs"))["runs"]
+        shown = await asked(http, "run", name=".")
+    assert listed["last_probe"]["real_success"] == 0.2
+    assert shown["probes"] == [{"step": 0, "real_success": 0.2}]
 
 
 async def test_a_training_run_is_shown_without_the_numbers_and_lines_that_cannot_be_shown(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Fixtures of the training tests: a small text environment, recordings of it, and a policy cloned from them."""
 
+import gc
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,12 @@ from lamp import COLOURS, TOOL, LampEnvironment
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
 from dreamgym.environment import Environment
 from dreamgym.episode import play
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_search_for_garbage_in_libraries() -> None:
+    """Each trainer collects garbage when it starts, and would search all that was imported since the last time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

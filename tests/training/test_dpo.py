@@ -85,6 +85,10 @@ def test_an_unjudged_episode_counts_only_if_the_environment_ends_an_accomplished
     assert words(lamp_spec, lamp_policy, won, unjudged) == {("say red", "say blue")}, (
         "the environment would have ended an accomplished task"
     )
+    (last,) = unjudged.transitions
+    undecided = last.model_copy(update={"provenance": last.provenance.model_copy(update={"open_end": True})})
+    with pytest.raises(InvalidInput, match="no preference in the 1 recorded episodes"):
+        words(lamp_spec, lamp_policy, won, unjudged.model_copy(update={"transitions": (undecided,)}))
 
 
 def test_a_policy_follows_its_preferences_and_serves_reinforcement_learning_as_a_start(

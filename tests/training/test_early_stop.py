@@ -44,6 +44,13 @@ def test_the_checkpoint_to_keep_is_that_of_the_highest_probe() -> None:
     assert probes.best == 25
 
 
+def test_a_probe_of_which_nothing_is_known_is_not_the_best() -> None:
+    probes = RealProbes(planned=2)
+    probes.add(0, [0.0, 0.0])
+    probes.add(25, [None, None])
+    assert probes.best == 0
+
+
 @given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, None]), st.sampled_from([0.0, 1.0, None])), max_size=60))
 def test_the_chance_of_a_fall_is_one_only_if_nothing_was_lost(pairs: list[tuple[float | None, float | None]]) -> None:
     before, after = [a for a, _ in pairs], [b for _, b in pairs]

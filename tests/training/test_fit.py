@@ -1,6 +1,7 @@
 """A fit from recordings to the folder of a model, with and without an interruption."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from datasets import load_from_disk
 from dreamgym_integrations.trainers.experience.data import FitSettings, prepare, working_folder
+from dreamgym_integrations.trainers.experience.gguf import dequantised
 from dreamgym_integrations.trainers.experience.result import finish
 from dreamgym_integrations.trainers.experience.rows import IGNORED
 from dreamgym_integrations.trainers.experience.train import _config, losses, train
@@ -143,6 +145,23 @@ def test_it_ends_early_if_the_held_out_loss_no_longer_falls(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_a_fit_that_ended_early_and_was_killed_before_it_was_saved_does_not_measure_again(tmp_path: Path) -> None:
+    hopeless = SETTINGS.model_copy(update={"steps": 40, "patience": 1, "learning_rate": 3.0})
+    prepared = prepare(SPEC, PLAYED, tmp_path / "out", hopeless, TrigramEncoder())
+    trained = train(tmp_path / "out", prepared)
+    measured, ours = _measured(tmp_path / "out"), load_file(trained / "model.safetensors")
+    shutil.rmtree(trained)
+    theirs = load_file(train(tmp_path / "out", prepared) / "model.safetensors")
+    assert _measured(tmp_path / "out") == measured
+    assert all((ours[name] == theirs[name]).all() for name in ours)
+
+
+def _measured(out: Path) -> list[float]:
+    """The updates after which the held-out loss was measured."""
+    return [line["step"] for line in losses(out) if "eval_loss" in line]
+
+
+@pytest.mark.slow
 def test_a_fit_whose_recordings_are_gone_is_not_finished(tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepared = prepare(SPEC, PLAYED, out, SETTINGS.model_copy(update={"steps": 1}), TrigramEncoder())
@@ -247,6 +266,16 @@ def test_a_file_that_is_not_gguf_is_refused_and_leaves_nothing(tmp_path: Path) -
     with pytest.raises(InvalidInput, match="transformers cannot read"):
         refused(tmp_path / "out", base=str(tmp_path / "broken.gguf"))
     assert [path.name for path in tmp_path.iterdir()] == ["broken.gguf"]
+
+
+def test_a_gguf_file_that_replaced_another_one_is_read_anew(tmp_path: Path) -> None:
+    file, dense = tmp_path / "base.gguf", tmp_path / "base.dense"
+    file.write_bytes(b"no weights")
+    dense.mkdir()
+    assert dequantised(str(file)) == dense
+    os.utime(dense, (0, 0))
+    with pytest.raises(InvalidInput, match="transformers cannot read"):
+        dequantised(str(file))
 
 
 def test_a_base_without_weights_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

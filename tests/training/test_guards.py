@@ -17,6 +17,7 @@ import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.common.checkpoints import replaced_folder
 from dreamgym_integrations.trainers.policy.run_folder import begin, identity, newest_checkpoint
+from dreamgym_integrations.trainers.policy.sft import imitate
 from dreamgym_integrations.trainers.policy.train import train_policy
 from lamp import LampEnvironment
 from lamp_runs import broken_after, lamp, same, trained, weights
@@ -76,6 +77,32 @@ def test_a_weight_that_is_not_finite_is_never_saved(
         trained(lamp_spec, lamp_policy, tmp_path, settings, portal)
     for folder in (tmp_path / "checkpoints").glob("checkpoint-*"):
         assert all(bool(weight.isfinite().all()) for weight in weights(folder).values())
+
+
+def test_a_policy_that_learned_a_weight_that_is_not_finite_from_recordings_is_not_saved(
+    lamp_policy: Path, tmp_path: Path
+) -> None:
+    row = {"input_ids": [5, 6, 7, 8], "labels": [5, 6, 7, 8]}
+    with pytest.raises(TrainingStopped, match=r"a weight is not a finite number after 2 updates: .*smaller learning_"):
+        imitate([row], lamp_policy, tmp_path / "p", steps=2, batch=1, learning_rate=1e39, seed=0)
+    assert not (tmp_path / "p" / "config.json").exists()
+
+
+def test_a_checkpoint_is_saved_with_each_best_policy_so_that_a_resumed_run_still_has_both(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"save_every": 50})
+
+    async def best_at_one(policy: Any, codec: Any, update: int) -> Seen:
+        if update == 2:
+            raise EnvironmentUnavailable("gone")
+        return Seen(best=update == 1, stop=False)
+
+    with pytest.raises(EnvironmentUnavailable):
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, probe=best_at_one)
+    found = newest_checkpoint(tmp_path, identity(lamp_spec, lamp_policy, settings))
+    assert found is not None
+    assert same(weights(found), weights(tmp_path / "best"))
 
 
 def test_cudnn_attention_whose_gradients_may_be_nan_is_off_while_a_policy_learns(

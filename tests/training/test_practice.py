@@ -32,6 +32,7 @@ class MuteTalk:
     """An episode of `Mute`."""
 
     has_room = True
+    words = "nothing"
 
     def __init__(self) -> None:
         self.segments = [Segment([0])]
@@ -45,7 +46,7 @@ class MuteTalk:
 
     def say(self, sampled: Generation) -> str:
         self.segments[0].say(sampled)
-        return "nothing"
+        return self.words
 
     def skip(self, text: str) -> None:
         pass
@@ -142,3 +143,32 @@ async def test_an_evaluation_counts_episodes_of_unknown_reward_apart_from_failur
     assert [task.metadata["colour"] for task in lamp_spec.tasks[:4]] == ["red", "green", "blue", "white"]
     assert evaluation.outcomes == (None, 0.0, 0.0, 0.0)
     assert (evaluation.success.n, evaluation.unjudged, evaluation.failed) == (3, 1, 0)
+
+
+class Right(Mute):
+    """A policy that says the colour of every lamp but the red one."""
+
+    def talk(self, task: Task, first: StepResult) -> MuteTalk:
+        talk = MuteTalk()
+        talk.words = "nothing" if task.metadata["colour"] == "red" else f"say {task.metadata['colour']}"
+        return talk
+
+
+async def test_success_of_an_update_is_a_share_of_the_episodes_whose_reward_is_known(
+    lamp_spec: EnvironmentSpec, tmp_path: Path
+) -> None:
+    tasks = lamp_spec.tasks[:4]  # one of them is the red lamp
+    record, curriculum = tmp_path / "m.jsonl", Curriculum(tasks, share=0, seed=0)
+    practice = Practice(lamp_spec, curriculum, None, Settings(groups=4, group_size=2), record)
+    await practice.iterate(TokenPlayer(Right(), Right(), lamp_spec, lambda version, group: OpenEnded()), 0)
+    (line,) = read_record(record)
+    assert (line["inside_success"], line["unjudged"]) == (1.0, 2)
+
+
+async def test_a_probe_that_could_not_play_is_recorded_as_unknown(lamp_spec: EnvironmentSpec, tmp_path: Path) -> None:
+    record, curriculum = tmp_path / "m.jsonl", Curriculum(lamp_spec.tasks, share=0, seed=0)
+    player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: LampEnvironment(fails_after=0))
+    practice = Practice(lamp_spec, curriculum, None, Settings(), record)
+    practice.note_probe(3, "real", await evaluate(player, lamp_spec.tasks[:4]))
+    (line,) = read_record(record)
+    assert (line["real_success"], line["real_low"], line["real_high"], line["real_episodes"]) == (None, None, None, 0)

@@ -11,7 +11,7 @@ from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds
 from dreamgym_server.view.answers import Answers, objects
-from dreamgym_server.view.export import export
+from dreamgym_server.view.export import asked, export
 from dreamgym_server.view.folders import RunFolder
 from dreamgym_server.view.hand import Hand
 from dreamgym_server.view.library import Library
@@ -24,7 +24,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.postgres import Store
 from dreamgym.replay.postgres.listing import StoredEpisodes
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, Source
 
 pytestmark = pytest.mark.anyio
 HOSTILE = [
@@ -358,6 +358,18 @@ async def test_an_episode_that_is_deleted_during_an_export_is_left_out(
 
     monkeypatch.setattr(Answers, "episodes", with_a_deleted_one)
     assert await export(Answers(pair), tmp_path / "site", lambda text: None) == 2
+
+
+async def test_an_exported_copy_has_the_comparison_that_the_overview_links_to(tmp_path: Path) -> None:
+    real = [episode(f"real-{number}", ["hall"]) for number in range(3)]
+    imported = episode("imported", ["cellar"]).model_copy(update={"source": Source.IMPORTED})
+    answers = Answers(run_folder(tmp_path, *real, imported, episode("dream", ["attic"], dreamed=True)))
+    (pair,) = objects((await answers.pairs({}))["pairs"])
+    assert [one["id"] for one in pair.values() if isinstance(one, dict)] == ["dream", "imported"]
+    await export(answers, tmp_path / "site", lambda text: None)
+    place = "episodes.jsonl"
+    wanted = asked("compare", {"place": place, "id": "dream", "other_place": place, "other": "imported"})
+    assert any(wanted in file.read_text() for file in (tmp_path / "site" / "data").glob("e*.js"))
 
 
 async def test_a_file_is_refused_as_the_folder_of_an_export(pair: Library, tmp_path: Path) -> None:

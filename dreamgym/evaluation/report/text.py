@@ -269,7 +269,8 @@ def _time_note(one: Cost) -> Sentence:
         verdict = "the dream is faster from the first session on."
     else:
         first = one.faster_from_sessions
-        verdict = f"the dream is faster from {first} parallel sessions on, if its steps take no longer then."
+        verdict = f"the dream is faster from {first} parallel sessions on, if its steps take no longer then"
+        verdict += " and all of reality's are in use."
     return "Time: a step takes ", Number(f"{one.seconds:.3g} s", "seconds", "dream"), f"{there}: {verdict}"
 
 

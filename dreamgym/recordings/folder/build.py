@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
-from dreamgym.files import write_whole
+from dreamgym.files import alone_in, write_whole
 from dreamgym.mirror import Mirror
 from dreamgym.recordings.folder.edits import (
     digest_of_recordings,
@@ -50,6 +50,8 @@ class FolderReport(Frozen):
 def update_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport | None:
     """Build the folder again if anything that it is made from has changed since the last build.
 
+    Several threads and processes may do so at the same time: one waits for the other.
+
     Returns:
         The report; None if there is nothing to do, because the folder is up to date or nothing was recorded.
 
@@ -58,13 +60,14 @@ def update_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport 
     """
     if not is_recorded(folder):
         return None
-    last = None if derives_facts else last_built(folder)
     try:
-        if last is not None and last.made_from == made_from(folder, digest_of_recordings(folder)):
-            return None
+        with alone_in(folder):
+            last = None if derives_facts else last_built(folder)
+            if last is not None and last.made_from == made_from(folder, digest_of_recordings(folder)):
+                return None
+            return build_folder(folder, derives_facts=derives_facts)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be read: {error.strerror}") from error
-    return build_folder(folder, derives_facts=derives_facts)
 
 
 def is_recorded(folder: Path) -> bool:

@@ -12,6 +12,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -20,6 +21,8 @@ from dreamgym.errors import InvalidInput
 from dreamgym.recordings.importers.base import MAX_DEPTH, Document, Skipped, check_value, refuse_constant
 from dreamgym.recordings.importers.openai_responses import is_item
 
+MAX_UNPACKED_BYTES = 2**31
+"""Limit of what a compressed file may contain: a small one may contain more than the memory can hold."""
 _BETWEEN = re.compile(r"[\s\x1e]*")
 _BETWEEN_ITEMS = re.compile(r"[\s,\]]*")
 
@@ -71,12 +74,26 @@ def _text_of(path: Path) -> str:
     try:
         raw = path.read_bytes()
         if raw.startswith(b"\xfd7zXZ\x00"):
-            raw = lzma.decompress(raw)
+            with lzma.open(path) as packed:
+                raw = _unpacked(path, packed)
         elif raw.startswith(b"\x1f\x8b"):
-            raw = gzip.decompress(raw)
+            with gzip.open(path) as packed:
+                raw = _unpacked(path, packed)
         return raw.decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error) as error:
         raise InvalidInput(f"{path}: cannot be read: {error}") from error
+
+
+def _unpacked(path: Path, packed: BufferedIOBase) -> bytes:
+    content = bytearray()
+    while part := packed.read(2**20):
+        content += part
+        if len(content) > MAX_UNPACKED_BYTES:
+            raise InvalidInput(
+                f"{path}: expected at most {MAX_UNPACKED_BYTES:,} bytes in a compressed file, and it has more: "
+                "unpack it yourself, and import the file that is inside"
+            )
+    return bytes(content)
 
 
 class _Text(str):

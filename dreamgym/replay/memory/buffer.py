@@ -104,6 +104,8 @@ class EnvironmentIndex:
     """Position of the newest trajectory. A trajectory that is retired leaves a gap."""
     positions: dict[str, int] = field(default_factory=dict)
     """Trajectory id to its position."""
+    replaced: int = 0
+    """How often a stored trajectory was replaced."""
     watermarks: dict[str, int] = field(default_factory=dict)
     instructions: dict[UUID, str] = field(default_factory=dict)
     """Goal id to the instruction of the first task with this goal."""
@@ -126,6 +128,7 @@ class EnvironmentIndex:
     def replace(self, trajectory: Trajectory) -> None:
         """Replace the stored trajectory of the same id."""
         old = self.trajectories[trajectory.id]
+        self.replaced += 1
         self._forget_steps(old)
         self._index(trajectory)
         for transition in trajectory.transitions:  # equal steps may differ in their reasoning
@@ -377,10 +380,10 @@ class MemoryBuffer:
         return environment.watermarks.setdefault(group, environment.position) if group else environment.position
 
     async def newest_recording(self, env: str) -> int:
-        """Position of the newest trajectory that was not dreamed."""
+        """Position of the newest trajectory that was not dreamed; each replaced trajectory counts as one more."""
         environment = self._environments.get(env, EnvironmentIndex())
         recorded = (one.id for one in environment.trajectories.values() if one.source in GROUNDED)
-        return max((environment.positions[identity] for identity in recorded), default=0)
+        return max((environment.positions[identity] for identity in recorded), default=0) + environment.replaced
 
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None

@@ -103,15 +103,15 @@ class MemoryEpisodeStore:
         self._keys = {key: value for key, value in self._keys.items() if value != episode_id}
 
     async def running(self, now: datetime, idle_since: datetime) -> int:
-        running = sum(episode.stop_reason is None for episode in self._episodes.values())
-        return running - len(await self.expired(now, idle_since))
+        running = (one for one in self._episodes.values() if one.stop_reason is None)
+        return sum(one.expires_at > now and self._used[one.id] > idle_since for one in running)
 
     async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
         found = {name: self._episodes.get(name) for name in episode_ids}
         return frozenset(name for name, episode in found.items() if episode is None or episode.stop_reason is not None)
 
-    async def expired(self, now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
-        running = (episode for episode in self._episodes.values() if episode.stop_reason is None)
+    async def expired(self, envs: Sequence[str], now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
+        running = (one for one in self._episodes.values() if one.stop_reason is None and one.env in envs)
         return tuple(found for found in running if found.expires_at <= now or self._used[found.id] <= idle_since)
 
     async def unarchived(self, envs: Sequence[str], *, after: str = "", limit: int) -> tuple[Episode, ...]:

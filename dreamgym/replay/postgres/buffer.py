@@ -151,10 +151,12 @@ class PostgresBuffer:
         return int(rows[0][0])
 
     async def newest_recording(self, env: str) -> int:
-        """Position of the newest trajectory that was not dreamed."""
+        """Position of the newest trajectory that was not dreamed, or of the last change of a stored one."""
         rows = await self._database.fetch(
-            "SELECT coalesce(max(position), 0) FROM trajectories "
-            "WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) AND source <> %(dreamed)s",
+            "SELECT greatest(0, "
+            "(SELECT max(position) FROM trajectories WHERE env_id = env.id AND source <> %(dreamed)s), "
+            "(SELECT position FROM watermarks WHERE env_id = env.id AND name = '')) "
+            "FROM (SELECT (SELECT id FROM environments WHERE name = %(env)s) AS id) AS env",
             {"env": env, "dreamed": SOURCE_CODES[Source.SYNTHETIC]},
         )
         return int(rows[0][0])
@@ -330,7 +332,7 @@ def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
 def _nearest_keys(rows: list[Row]) -> list[Row]:
     """The rows that belong to the nearest SIMILAR_KEYS keys; every row is of an allowed transition."""
     cosines: dict[UUID, float] = {row[0]: row[3] for row in rows}
-    nearest = set(sorted(cosines, key=lambda key: -cosines[key])[:SIMILAR_KEYS])
+    nearest = set(sorted(cosines, key=lambda key: (-cosines[key], key))[:SIMILAR_KEYS])
     return [row for row in rows if row[0] in nearest]
 
 

@@ -275,10 +275,13 @@ class PostgresEpisodeStore:
         )
         return frozenset(episode_ids) - {str(name) for (name,) in rows}
 
-    async def expired(self, now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
-        """Running episodes that have expired, or that nobody has used since `idle_since`."""
-        over = "WHERE stop_reason IS NULL AND (expires_at <= %(now)s OR used_at <= %(idle)s)"
-        return await self._episodes(over, {"now": now, "idle": idle_since})
+    async def expired(self, envs: Sequence[str], now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
+        """Running episodes of these environments that have expired, or that nobody has used since `idle_since`."""
+        return await self._episodes(
+            "WHERE stop_reason IS NULL AND (expires_at <= %(now)s OR used_at <= %(idle)s) "
+            "AND body ->> 'env' = ANY (%(envs)s)",
+            {"envs": list(envs), "now": now, "idle": idle_since},
+        )
 
     async def unarchived(self, envs: Sequence[str], *, after: str = "", limit: int) -> tuple[Episode, ...]:
         """Episodes that are over and not marked as archived, in the order of their ids."""

@@ -102,6 +102,14 @@ STATEMENTS = (
 )
 """Statements that delete what only the deleted trajectories contained, in this order."""
 
+CHANGED = """
+INSERT INTO watermarks (env_id, name, position)
+VALUES (%(env)s, '', nextval(pg_get_serial_sequence('trajectories', 'position')))
+ON CONFLICT (env_id, name) DO UPDATE SET position = excluded.position, asked_at = now()
+"""
+"""Notes that a recording was replaced or deleted, at a position of its own, so that `newest_recording` changes. No
+group has an empty name."""
+
 GOALS = """
 DELETE FROM goals WHERE env_id = %(env_id)s AND id = ANY (%(goals)s)
   AND NOT EXISTS (SELECT FROM trajectories WHERE env_id = %(env_id)s AND goal = goals.id)
@@ -211,3 +219,5 @@ async def clean_up(
         parameters = {"worlds": worlds, "transitions": transitions} if asks else None
         await connection.execute(statement.format(**names), parameters)
     await connection.execute("DROP TABLE still")
+    if source != SYNTHETIC:
+        await connection.execute(CHANGED, names)

@@ -66,7 +66,7 @@ FROM (
   FROM vectors_{encoder}_{env}
   WHERE env_id = {env} AND sources & %(mask)s <> 0 AND first_at <= %(as_of)s AND starts_with(action, %(tool)s)
     AND embedding IS NOT NULL
-  ORDER BY distance
+  ORDER BY distance, key  -- of equally near keys always the same ones
   LIMIT %(keys)s + (SELECT count(DISTINCT transition_id) FROM trajectory_steps WHERE trajectory_id = %(exclude)s)
 ) AS nearest"""
 FILTER = f"""

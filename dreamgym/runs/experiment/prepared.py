@@ -135,7 +135,10 @@ class Prepared:
         return await play_in_order(self.worlds, self.real.behaviours[play.behaviour], tasks, play.episodes, seed=seed)
 
     def _read(self, file: Path) -> list[Trajectory]:
-        """The episodes of a file except of tested, probed and held-out tasks. Raises InvalidInput if there are none."""
+        """The episodes of a file except of tested, probed and held-out tasks. Raises InvalidInput if there are none.
+
+        `check_apart` compares the worlds of the splits only, so tasks of the file that are in no split are reported.
+        """
         if not file.is_file():
             raise InvalidInput(f"[[recorded]] file: {file} does not exist")
         kept_apart = {
@@ -146,6 +149,12 @@ class Prepared:
         if not found:
             raise InvalidInput(
                 f"[[recorded]] file: {file} has no episodes except of tasks that are tested, probed or held out"
+            )
+        listed = {task.id for task in tasks_of(self.spec, "train", self.real)}
+        if stray := sorted({one.task.id for one in found} - listed):
+            say(
+                f"{file}: {len(stray)} of its tasks are in no split, such as {stray[0]!r}: their worlds were not "
+                "compared with those of the test"
             )
         return found
 

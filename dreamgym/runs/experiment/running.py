@@ -274,16 +274,19 @@ def curve(phases: Sequence[Sequence[JsonObject]]) -> Iterator[tuple[int, float]]
     before = 0
     for number, record in enumerate(phases):
         for line in record:
-            if "real_success" in line and (number == 0 or line["step"]):  # a phase begins with the last one's probe
+            # a phase begins with the last one's probe
+            if line.get("real_success") is not None and (number == 0 or line["step"]):
                 yield before + int(_number(line["step"])), _number(line["real_success"])
         before += sum("rollout_s" in line for line in record)
 
 
 def inside_curve(record: Sequence[JsonObject]) -> Iterator[tuple[int, float]]:
     """Number of updates so far, and mean success in the dream over the last few of them."""
-    successes = [_number(line["inside_success"]) for line in record if "inside_success" in line]
+    successes = [line["inside_success"] for line in record if "inside_success" in line]
     for update in range(1, len(successes) + 1):
-        yield update, round(mean(successes[max(0, update - SMOOTHED) : update]), 4)
+        known = [_number(one) for one in successes[max(0, update - SMOOTHED) : update] if one is not None]
+        if known:
+            yield update, round(mean(known), 4)
 
 
 def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> None:

@@ -53,14 +53,15 @@ class Progress:
         """Name and value of each figure that is shown."""
         if self._recent:
             yield "update", f"{_whole(self._recent[-1], 'step') + 1} of {self.steps}"
-            yield f"success in the {self.where}", f"{self._mean('inside_success'):.0%}"
+            known = [_number(line, "inside_success") for line in self._recent if line["inside_success"] is not None]
+            yield f"success in the {self.where}", f"{sum(known) / len(known):.0%}" if known else "unknown"
             yield "answered by", shares(tiers_of(self._recent))
         if self._probe is not None:
-            low, high = (100 * _number(self._probe, name) for name in ("real_low", "real_high"))
-            yield (
-                "success in reality",
-                f"{_number(self._probe, 'real_success'):.0%} [{low:.0f}, {high:.0f}] at update {self._probe['step']}",
-            )
+            shown = "unknown"
+            if self._probe["real_success"] is not None:
+                low, high = (100 * _number(self._probe, name) for name in ("real_low", "real_high"))
+                shown = f"{_number(self._probe, 'real_success'):.0%} [{low:.0f}, {high:.0f}]"
+            yield "success in reality", f"{shown} at update {self._probe['step']}"
         if self._recent:
             yield "refused actions", f"{self._mean('refused_share'):.0%}"
             yield "steps per episode", f"{self._mean('mean_steps'):.1f}"

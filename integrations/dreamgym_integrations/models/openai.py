@@ -57,23 +57,14 @@ def load(name: str) -> OpenAIModel:
     """The model for `http://host/v1[#model]`, `provider/model` or a bare name.
 
     Raises:
-        InvalidInput: the name is empty, the address is invalid or contains a password, or the provider's key is not
-            set.
+        InvalidInput: the name is empty, the address is invalid or may contain a key, or the provider's key is not set.
         MissingPackage: the openai client is not installed.
     """
     if not name:
         raise InvalidInput("expected a model: http://HOST:PORT/v1, openai/MODEL, or a bare name")
     if name.startswith(("http://", "https://")):
         base_url, _, model = name.partition("#")
-        try:
-            password = urlsplit(base_url).password
-        except ValueError as error:
-            raise InvalidInput(f"model {base_url!r} is not an address: {error}") from None
-        if password is not None:
-            raise InvalidInput(
-                "expected a model's address without a password, since runs and stored steps contain the address: put "
-                "the key into OPENAI_API_KEY"
-            )
+        _check(base_url, "OPENAI_API_KEY")
         return OpenAIModel(base_url, model or None, os.environ.get("OPENAI_API_KEY"))
     provider, _, model = name.partition("/")
     if provider not in BASE_URLS or not model:
@@ -83,7 +74,22 @@ def load(name: str) -> OpenAIModel:
     key = os.environ.get(variable)
     if key is None and set_url is None and provider in NEED_KEYS:
         raise InvalidInput(f"model {name!r} needs a key: set {variable}")
+    if set_url is not None:
+        _check(set_url, variable)
     return OpenAIModel(set_url or default, model, key)
+
+
+def _check(address: str, key: str) -> None:
+    """Raise InvalidInput if this is not an address, or if it has a part that may be a secret, which is not shown."""
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise InvalidInput(f"model {address!r} is not an address: {error}") from None
+    if "@" in parts.netloc or parts.query:
+        raise InvalidInput(
+            "expected a model's address without a user, a password or a query (?…), since runs and stored steps "
+            f"contain the address: put the key into {key}"
+        )
 
 
 REFUSALS = frozenset({400, 422})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -33,6 +34,7 @@ from dreamgym.types import JsonObject, StopReason
 from dreamgym_server.archive import trajectory_of
 from dreamgym_server.auth import Keys
 from dreamgym_server.requests import FinalAnswer, Fork, NewEpisode, TooManyEpisodes
+from dreamgym_server.running import stopping_of
 from dreamgym_server.sessions import Episodes
 from dreamgym_server.sources import WorldChanged, Worlds
 
@@ -138,8 +140,8 @@ class TrainerDoor:
 
     async def _watch(self, request: Request, episode: Episode) -> AsyncIterator[str]:
         """The steps so far, then each new one, read from the store because another replica may take the steps."""
-        shown = 0
-        while True:
+        shown, stopping = 0, stopping_of(request)
+        while not stopping.is_set():
             for transition in episode.transitions[shown:]:
                 shown += 1
                 result = transition.result.model_dump(mode="json", exclude={"info"})
@@ -149,7 +151,8 @@ class TrainerDoor:
             if episode.stop_reason is not None:
                 yield _event("end", {"step": shown, "stop_reason": episode.stop_reason})
                 return
-            await asyncio.sleep(WATCH_INTERVAL_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), WATCH_INTERVAL_S)
             try:
                 episode = await self._episodes.read(*_path(request))
             except UnknownEpisode:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from dreamgym.types import JsonObject
 from dreamgym_server.auth import PAGE
 from dreamgym_server.doors.trainer import parsed
+from dreamgym_server.running import stopping_of
 from dreamgym_server.view.answers import Answer, Answers
 from dreamgym_server.view.hand import CallWanted, ForkWanted
 
@@ -85,7 +86,7 @@ class ViewDoor:
 
     async def _events(self, request: Request) -> Response:
         return StreamingResponse(
-            _as_events(self._answers.events(request.query_params.get("id", ""))),
+            _as_events(self._answers.events(request.query_params.get("id", ""), stopping_of(request))),
             media_type="text/event-stream",
             headers=HEADERS,
         )

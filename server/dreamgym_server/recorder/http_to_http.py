@@ -138,6 +138,8 @@ class ReverseProxy:
                 visit.begin(response)
                 if response.status in UNAUTHORIZED:
                     visit.refuse(refusal(response.status, self._headers))
+                if response.status == 404 and visit.has_session:
+                    visit.refuse("the server has ended the session (HTTP 404)")
                 if response.content_type == EVENT_STREAM:
                     await _stream(visit, response, send)
                 else:
@@ -160,8 +162,12 @@ class ReverseProxy:
             )
             if response.status not in (307, 308) or "location" not in response.headers:
                 return response
-            target = url.join(URL(response.headers["location"], encoded=True))
-            if target.origin() != url.origin():
+            try:
+                target = url.join(URL(response.headers["location"], encoded=True))
+                is_within = target.origin() == url.origin()
+            except ValueError:  # it is not a URL
+                return response
+            if not is_within:
                 return response
             response.release()
             url = target
@@ -184,6 +190,7 @@ class _Visit:
         self.began = time.time()
         self.is_open = False
         """True if the response has begun."""
+        self.has_session = b"mcp-session-id" in dict(scope["headers"])
         self._tape, self._run, self._id, self._anonymous = tape, run, id_, anonymous
         headers = dict(scope["headers"])
         self._session = _session(headers.get(b"mcp-session-id"), anonymous)
@@ -203,7 +210,7 @@ class _Visit:
             self._session = _session(session.encode(), self._anonymous)
 
     def refuse(self, reason: str) -> None:
-        """Note that the server wants another credential. Its response is not a tool's answer and is not recorded."""
+        """Note why the server did not let the request in. Its response is not a tool's answer and is not recorded."""
         self._is_refused = True
         self.end(reason)
 

@@ -109,9 +109,12 @@ class Recording:
 
     def build(self) -> tuple[str, ...]:
         """Bring the environment folder up to date with its recordings; returns what was left out of it and why."""
-        if self._folder is None or self._recordings is None:
-            return ()
         self.tape.flush()
+        return self._update()
+
+    def _update(self) -> tuple[str, ...]:
+        if self._folder is None:
+            return ()
         try:
             report = update_folder(self._folder)
         except (DreamGymError, OSError) as error:
@@ -124,7 +127,7 @@ class Recording:
         if self.tape.preview is not None:
             _say(self.tape.preview.text)
             return
-        for message in self.build():
+        for message in self._update():
             _say(message)
         _say(f"{summary.text}. Recordings are in {self._recordings}")
 

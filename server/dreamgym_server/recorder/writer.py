@@ -152,12 +152,14 @@ class Tape:
         self._queue.put(Waited(reached))
         return not self._thread.is_alive() or reached.wait(limit_s)
 
-    def close(self, reason: str = "the recording was ended") -> Summary:
-        """Write the rest of the queue and end. It may be called twice."""
+    def close(self, reason: str = "the recording was ended", limit_s: float = 60) -> Summary:
+        """Write the rest of the queue and end. What is not written within `limit_s` is a loss. May be called twice."""
         if self._thread.is_alive():
             self._queue.put(Ended("", "", reason, time.time()))
             self._queue.put(None)
-            self._thread.join(60)
+            self._thread.join(limit_s)
+            if self._thread.is_alive():
+                self.summary.losses[f"{self._waiting:,} bytes of messages were not written within {limit_s:g} s"] += 1
         return self.summary
 
     def _run(self) -> None:
@@ -185,9 +187,11 @@ class Tape:
 
     def _take(self, item: object) -> None:
         if isinstance(item, Heard):
-            with self._counting:
-                self._waiting -= len(item.payload)
-            self._record(self._tap.hear(item))
+            try:
+                self._record(self._tap.hear(item))
+            finally:
+                with self._counting:
+                    self._waiting -= len(item.payload)
         elif isinstance(item, Ended):
             ends = self._tap.end(item) if item.scope else self._tap.unanswered(item.reason, item.at)
             self._record(ends)

@@ -55,11 +55,6 @@ class Answers:
         self._library = library
         self._buffer = BufferAnswers(library)
         self.hand = hand
-        self._closing = asyncio.Event()
-
-    def close(self) -> None:
-        """End all event streams, because the server ends only when nobody waits for an answer."""
-        self._closing.set()
 
     def by_name(self) -> dict[str, Answer]:
         """The methods, by the last part of the request's path."""
@@ -280,10 +275,13 @@ class Answers:
             raise InvalidInput("no run folder is open: start with `dreamgym view RUNFOLDER`")
         return self._library.folder
 
-    async def events(self, episode: str) -> AsyncIterator[JsonObject]:
-        """Yield the progress of an episode of the store, now and at each change, until it is over or deleted."""
+    async def events(self, episode: str, stopping: asyncio.Event) -> AsyncIterator[JsonObject]:
+        """Yield the progress of an episode of the store, now and at each change.
+
+        Ends when the episode is over or deleted, or when the server stops.
+        """
         store, last = self._library.stored(), None
-        while not self._closing.is_set():
+        while not stopping.is_set():
             try:
                 state = await store.watch(episode)
             except UnknownEpisode:
@@ -298,7 +296,7 @@ class Answers:
                 if state[1] is not None:
                     return
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), WATCH_INTERVAL_S)
+                await asyncio.wait_for(stopping.wait(), WATCH_INTERVAL_S)
 
     async def _start(self, one: EpisodeSummary) -> str | None:
         """The state in which an episode began, if it is known."""

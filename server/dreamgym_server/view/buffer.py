@@ -81,7 +81,7 @@ class BufferAnswers:
         try:
             arguments = json.loads(given.get("arguments") or "{}")
             action = ToolCall(name=given.get("tool", ""), arguments=arguments)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"expected a tool, and its arguments as a JSON object: {first_reason(error)}") from error
         env, chosen = environment(given), conditions({**given, "env": "", "text": "", "state": ""})
         is_chosen = chosen != EpisodeFilter()

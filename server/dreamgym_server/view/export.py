@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from dreamgym.errors import InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject
 from dreamgym_server.doors.view import files
@@ -53,12 +55,13 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
         raise InvalidInput(f"{folder} is not empty and does not contain an exported page: choose another folder")
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
-    about = await answers.about({})
+    about, pairs = await answers.about({}), await answers.pairs({})
+    linked = {_name(each["dream"]): _name(each["real"]) for each in objects(pairs["pairs"])}
     listed: list[JsonObject] = []
     where: JsonObject = {}
     async for one in _episodes(answers, about):
         try:
-            of_episode = {key: answer async for key, answer in _of_episode(answers, one)}
+            of_episode = {key: answer async for key, answer in _of_episode(answers, one, linked.get(_name(one)))}
         except UnknownEpisode:  # it was deleted meanwhile
             continue
         number = len(listed)
@@ -68,7 +71,7 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
         (data / f"e{number}.js").write_text(text, encoding="ascii")
         if (number + 1) % 500 == 0:
             say(f"{number + 1} episodes")
-    shared: JsonObject = {"about?": about, "pairs?": await answers.pairs({})}
+    shared: JsonObject = {"about?": about, "pairs?": pairs}
     for many, one_of_them in (("runs", "run"), ("reports", "report")):
         some = await answers.by_name()[many]({})
         shared[asked(many, {})] = some
@@ -164,13 +167,20 @@ async def _episodes(answers: Answers, about: JsonObject) -> AsyncIterator[JsonOb
             after = None if page["next"] is None else str(page["next"])
 
 
-async def _of_episode(answers: Answers, one: JsonObject) -> AsyncIterator[tuple[str, JsonObject]]:
-    """The page's requests for one episode, with the answers."""
+def _name(summary: JsonValue) -> tuple[str, str]:
+    """Place and id of an episode."""
+    assert isinstance(summary, dict)
+    return str(summary["place"]), str(summary["id"])
+
+
+async def _of_episode(
+    answers: Answers, one: JsonObject, linked: tuple[str, str] | None
+) -> AsyncIterator[tuple[str, JsonObject]]:
+    """The page's requests for one episode, with the answers; `linked` is the twin that the overview shows beside it."""
     name = {"place": str(one["place"]), "id": str(one["id"])}
     episode = await answers.episode(name)
-    twins = episode["twins"]
-    assert isinstance(twins, list)
-    compared = [twin for twin in twins if isinstance(twin, dict) and twin["state"] != "running"][:TWINS]
+    twins = sorted(objects(episode["twins"]), key=lambda twin: _name(twin) != linked)
+    compared = [twin for twin in twins if twin["state"] != "running"][:TWINS]
     yield asked("episode", name), {**episode, "twins": [*compared], "on_a_server": False}
     for first in range(1, max(1, int(str(one["steps"]))) + 1, STEPS):
         window = {**name, "first": str(first)}

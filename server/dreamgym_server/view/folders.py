@@ -25,7 +25,7 @@ from dreamgym.types import Source, Task, Trajectory
 
 METRICS = "metrics.jsonl"
 LEFT_OUT = {"checkpoints", "policy", "best", "warm", "untrained", "node_modules", ".git"}
-"""Folders without anything to show, such as those of weights."""
+"""Folders without anything to show, such as those of weights. One with a metrics file is a run and is shown."""
 
 
 @dataclass
@@ -106,7 +106,12 @@ class RunFolder:
         """Files of this name, or all files if it is empty, in the order of their paths."""
         found = []
         for here, folders, names in os.walk(self.folder):
-            folders[:] = sorted(one for one in folders if one not in LEFT_OUT and not (Path(here) / one).is_symlink())
+            inner = {one: Path(here) / one for one in sorted(folders)}
+            folders[:] = [
+                one
+                for one, path in inner.items()
+                if not path.is_symlink() and (one not in LEFT_OUT or (path / METRICS).is_file())
+            ]
             found += [Path(here) / one for one in sorted(names) if name in {"", one} and not one.startswith(".")]
         return [path for path in found if path.is_file() and not path.is_symlink()]
 

@@ -39,7 +39,7 @@ def training_runs(folder: RunFolder) -> list[JsonObject]:
     for path in folder.files(METRICS):
         lines = _record(path)
         played = [line for line in lines if "rollout_s" in line]
-        probes = [line for line in lines if "real_success" in line]
+        probes = [line for line in lines if line.get("real_success") is not None]
         found.append(
             {
                 "name": folder.place_of(path),
@@ -63,7 +63,7 @@ def training_run(folder: RunFolder, name: str) -> JsonObject:
         "name": name,
         "group": _group(paths[name].parent),
         "updates": _chosen((line for line in lines if "rollout_s" in line), PRACTICE),
-        "probes": _chosen((line for line in lines if "real_success" in line), PROBED),
+        "probes": _chosen((line for line in lines if line.get("real_success") is not None), PROBED),
         "learned": _chosen((line for line in lines if "loss" in line), LEARNED),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -72,7 +73,7 @@ def shown_step(number: int, step: Transition, *, most: int | None = CHARACTERS) 
     return {
         "step": number,
         "tool": step.action.name,
-        "arguments": {name: _cut_json(value, most) for name, value in step.action.arguments.items()},
+        "arguments": {name: _json(value, most) for name, value in step.action.arguments.items()},
         "answers": step.action.answers or None,
         "observation": cut(result.observation, most),
         "blocks": [str(block.get("type")) for block in result.content if block.get("type") != "text"],
@@ -134,7 +135,7 @@ def cut(text: str, most: int | None = CHARACTERS) -> JsonValue:
 def _brief(step: Transition, most: int = CHARACTERS) -> JsonObject:
     return {
         "tool": step.action.name,
-        "arguments": {name: _cut_json(value, most) for name, value in step.action.arguments.items()},
+        "arguments": {name: _json(value, most) for name, value in step.action.arguments.items()},
         "observation": cut(step.result.observation, most),
         "is_error": step.result.is_error,
         "reward": step.result.reward,
@@ -144,8 +145,9 @@ def _brief(step: Transition, most: int = CHARACTERS) -> JsonObject:
     }
 
 
-def _cut_json(value: JsonValue, most: int | None) -> JsonValue:
-    return cut(value, most) if isinstance(value, str) else value
+def _json(value: JsonValue, most: int | None) -> JsonValue:
+    """The value as JSON text, since a browser would round large numbers."""
+    return cut(json.dumps(value, ensure_ascii=False), most)
 
 
 def _shown_state(step: Transition, most: int | None) -> JsonObject:
@@ -162,8 +164,8 @@ def _shown_state(step: Transition, most: int | None) -> JsonObject:
     changes: list[JsonValue] = [
         {
             "path": path,
-            **({"before": _cut_json(ours[path], most)} if path in ours else {}),
-            **({"after": _cut_json(theirs[path], most)} if path in theirs else {}),
+            **({"before": _json(ours[path], most)} if path in ours else {}),
+            **({"after": _json(theirs[path], most)} if path in theirs else {}),
         }
         for path in shown
     ]

@@ -1,8 +1,8 @@
 """WebArena's checks of success: `string_match` on the answer, `url_match` on the page, `program_html` on contents.
 
 All checks of a task must hold. In the original a language model judges a `fuzzy_match`. Here an answer passes if it
-equals the reference apart from case, spaces and punctuation. Any other answer fails, and the step's info then has
-`unjudged`.
+equals the reference apart from case, spaces and punctuation. Any other answer is `unjudged`: the episode then ends with
+an unknown reward.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
+from dreamgym.errors import DreamGymError, EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.browser import BrowserOptions
 from dreamgym_integrations.environments.browser.actions import Refusal, admissible, code_of
@@ -85,7 +85,7 @@ class BrowserEnvironment:
         except Refusal as refusal:
             code, refused = "noop(wait_ms=0)", str(refusal)
         result = self._result(await self._call(lambda: _act(browser, code)), refused)
-        if result.terminated:
+        if result.done:
             self._task = None
         return result
 
@@ -95,8 +95,11 @@ class BrowserEnvironment:
         if browser is not None:
             try:
                 await browser.call(lambda: _shut(browser), self.options.timeout_s)
-            except EnvironmentUnavailable:
+            except DreamGymError:  # it hangs, or has never started
                 browser.stop()
+            except BaseException:  # nobody waits for it any more
+                browser.stop()
+                raise
             else:
                 browsers.give_back(browser)
 
@@ -135,12 +138,14 @@ class BrowserEnvironment:
             # MiniWoB's own binary reward; BrowserGym's counts a partly right page as a success
             reward = float(raw == 1)
             info["raw_reward"] = float(raw)
-        if played.info.get("unjudged"):
-            info["unjudged"] = True
+        is_open = played.terminated and bool(played.info.get("unjudged"))  # it is over, but its worth is unknown
+        if is_open:
+            info["open_end"] = True
         return StepResult(
             observation=f"{fault}\n{tree}" if fault else tree,
             reward=reward if played.terminated else 0.0,
-            terminated=played.terminated,
+            terminated=played.terminated and not is_open,
+            truncated=is_open,
             is_error=bool(fault),
             info=info,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 MAX_PAGES = 100
 """Limit of pages in one listing: a server may hand out cursors without end."""
 SHOWN_CHARACTERS = 300
+MIN_HIDDEN = 6
+"""Characters that a variable's value must have to be hidden. A shorter one occurs in too many places by chance."""
 BROKEN_HTTP = re.compile(
     r"(Server returned an error response|Session terminated|Not Found)\Z"
     r"|Unexpected content type: |Failed to parse (JSON response|SSE message): |SSE stream (failed|ended)"
@@ -94,7 +97,7 @@ class McpSession:
                 if "x-mcp-header" in str(page["tools"]):  # arguments that the SDK must repeat in headers
                     await self._answered(self._client.session.list_tools(params=params))
             except MCPError as error:
-                raise self._unavailable(f"refused to list its tools: {_one_line(error.message)}") from error
+                raise self._unavailable(f"refused to list its tools: {error.message}") from error
             listed = page["tools"]
             assert isinstance(listed, list), "the SDK has checked the answer"
             tools += [tool for tool in listed if isinstance(tool, dict)]
@@ -125,7 +128,12 @@ class McpSession:
         if self._held is not None:
             if self._client is None:
                 self._held.cancel()
-            await asyncio.wait({self._held})
+            # over HTTP, the last answer of the server may never end; a process is stopped by the SDK in a few seconds
+            limit_s = self._options.timeout_s if self._options.url is not None else None
+            _, waiting = await asyncio.wait({self._held}, timeout=limit_s)
+            if waiting:
+                self._held.cancel()
+                await asyncio.wait(waiting)
             if not self._held.cancelled():
                 self._held.exception()  # retrieved, or asyncio would log it; the caller knows it already
         self._stderr.close()
@@ -189,7 +197,7 @@ class McpSession:
             if error.code == CONNECTION_CLOSED and error.message == "Connection closed":
                 raise self._unavailable("has ended") from error
             if self._options.url is not None and (self._lost or BROKEN_HTTP.match(error.message)):
-                raise self._unavailable(f"gave no answer{self._lost}: {_one_line(error.message)}") from error
+                raise self._unavailable(f"gave no answer{self._lost}: {error.message}") from error
             raise
 
     def _unavailable(self, what: str) -> EnvironmentUnavailable:
@@ -197,14 +205,21 @@ class McpSession:
         self._stderr.seek(0)
         lines = [line.strip() for line in self._stderr.read().splitlines() if line.strip()]
         said = lines[-1] if lines else ""
-        stray = self._garbage[:SHOWN_CHARACTERS]
-        heard = f"; it wrote a line that is not an MCP message: {stray}" if stray else ""
-        words = f"; it last wrote to stderr: {said[:SHOWN_CHARACTERS]}" if said else ""
-        return EnvironmentUnavailable(f"{self._options.server} {what}{heard}{words}")
+        stray = self._garbage
+        heard = f"; it wrote a line that is not an MCP message: {self._shown(stray)}" if stray else ""
+        words = f"; it last wrote to stderr: {self._shown(said)}" if said else ""
+        return EnvironmentUnavailable(f"{self._options.server} {self._shown(what)}{heard}{words}")
 
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:SHOWN_CHARACTERS]
+    def _shown(self, text: str) -> str:
+        """The beginning of a text on one line. The name of each variable is in the place of its value, as `$NAME`."""
+        names = (*self._options.env, *self._options.headers.values())
+        values = {os.environ.get(name, ""): name for name in names}
+        # a server may also print a part of a value, such as a header without its scheme
+        words = {word: name for value, name in values.items() for word in (value, *value.split())}
+        for word in sorted(words, key=len, reverse=True):
+            if len(word) >= MIN_HIDDEN:
+                text = text.replace(word, f"${words[word]}")
+        return " ".join(text.split())[:SHOWN_CHARACTERS]
 
 
 def _reason(error: Exception) -> str:
@@ -214,4 +229,4 @@ def _reason(error: Exception) -> str:
         return f"cannot be started: {error.filename!r} was not found"
     if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
         return "ended before the MCP session was initialized"
-    return f"cannot be reached: {_one_line(first_reason(error)) or type(error).__name__}"
+    return f"cannot be reached: {first_reason(error).strip() or type(error).__name__}"

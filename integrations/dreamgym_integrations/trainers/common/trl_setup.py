@@ -12,6 +12,8 @@ import torch
 from transformers import PrinterCallback
 from trl.trainer import utils as trl_utils
 
+from dreamgym.errors import TrainingStopped
+
 
 def base_options(
     folder: Path,
@@ -46,10 +48,24 @@ def base_options(
 
 
 def run_trainer(trainer: Any, checkpoint: Path | None = None) -> None:
-    """Train, from a checkpoint if one is given, without printing a line per log."""
+    """Train, from a checkpoint if one is given, without printing a line per log.
+
+    Raises:
+        TrainingStopped: a weight is not finite at the end.
+    """
     trainer.remove_callback(PrinterCallback)
     with known_warnings_ignored(), _labels_alone_scored(), _no_cudnn_attention():
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if not bool(norm_of_weights(trainer.model).isfinite()):
+        raise TrainingStopped(
+            f"a weight is not a finite number after {trainer.state.global_step} updates: start again with a smaller "
+            f"learning_rate than {trainer.args.learning_rate:g}"
+        )
+
+
+def norm_of_weights(model: torch.nn.Module) -> torch.Tensor:
+    """Norm of the weights that are trained. It is not finite if one of them is not."""
+    return torch.nn.utils.get_total_norm([one.detach() for one in model.parameters() if one.requires_grad])
 
 
 @contextmanager

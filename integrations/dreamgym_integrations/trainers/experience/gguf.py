@@ -13,7 +13,7 @@ from dreamgym_integrations.trainers.common.checkpoints import replaced_folder
 
 
 def dequantised(name: str) -> Path:
-    """The checkpoint folder of `local`, `local:1.5b` or a .gguf file; the first call makes it.
+    """The checkpoint folder of `local`, `local:1.5b` or a .gguf file. It is made if it is not there or is older.
 
     Raises:
         InvalidInput: the file does not exist, or transformers cannot read its architecture.
@@ -24,7 +24,7 @@ def dequantised(name: str) -> Path:
         hint = "" if name.endswith(".gguf") else f": run `dreamgym models pull {name}` first"
         raise InvalidInput(f"--base {name!r}: {file} does not exist{hint}")
     folder = file.with_name(f"{file.stem}.dense")
-    if not folder.is_dir():
+    if not folder.is_dir() or folder.stat().st_mtime < file.stat().st_mtime:
         with replaced_folder(folder) as new:
             _write(file, new)
     return folder

@@ -126,7 +126,10 @@ def _config(work: Path, settings: FitSettings) -> SFTConfig:
 
 
 class _Patience(EarlyStoppingCallback):  # type: ignore[misc]  # transformers is not typed
-    """Early stopping that survives a resume: its count is recomputed from the log."""
+    """Early stopping that survives a resume: its count is recomputed from the log.
+
+    A fit that had stopped, and was killed before it was saved, makes one more update, which is not saved.
+    """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         super().on_train_begin(args, state, control, **more)
@@ -134,6 +137,7 @@ class _Patience(EarlyStoppingCallback):  # type: ignore[misc]  # transformers is
         self.early_stopping_patience_counter = sum(
             "eval_loss" in line and line["step"] > best for line in state.log_history
         )
+        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
 
 
 class _Speaker(TrainerCallback):  # type: ignore[misc]  # transformers is not typed

@@ -79,7 +79,7 @@ def preferences(
     """All preferences in the recordings, without duplicates: `prompt_ids`, `chosen_ids` and `rejected_ids` of each.
 
     An episode that nobody judged has not failed. It is left out, unless the environment ends an episode as soon as its
-    task is accomplished.
+    task is accomplished, and left no end open.
 
     Raises:
         InvalidInput: there are none.
@@ -87,7 +87,8 @@ def preferences(
     valid = [
         trajectory
         for trajectory in trajectories
-        if trajectory.stop_reason is not StopReason.ERROR and (trajectory.reward is not None or spec.is_over_when_done)
+        if trajectory.stop_reason is not StopReason.ERROR
+        and (trajectory.reward is not None or (spec.is_over_when_done and not _has_open_end(trajectory)))
     ]
     good, bad = defaultdict[Place, set[str]](set), defaultdict[Place, set[str]](set)
     for trajectory in valid:
@@ -118,6 +119,10 @@ def preferences(
             "refused or is from a failure; record successes and failures of the same tasks"
         )
     return list(rows.values())
+
+
+def _has_open_end(trajectory: Trajectory) -> bool:
+    return any(step.provenance.open_end for step in trajectory.transitions)
 
 
 def _place(trajectory: Trajectory, step: int) -> Place:

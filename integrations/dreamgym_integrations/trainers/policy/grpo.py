@@ -22,6 +22,7 @@ from dreamgym.training.advantages import group_advantages, weighted
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Rollout, Segment
 from dreamgym_integrations.trainers.common.checkpoints import saving
+from dreamgym_integrations.trainers.common.trl_setup import norm_of_weights
 from dreamgym_integrations.trainers.policy.rounds import Round, Rounds
 
 MOST_WEIGHT = 2.0
@@ -177,8 +178,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
     def check_weights(self) -> None:
         """Raise TrainingStopped if a trained weight is not finite. Called before each checkpoint is saved."""
-        trained = [weight.detach() for weight in self.model.parameters() if weight.requires_grad]
-        self.check_finite("a weight", torch.nn.utils.get_total_norm(trained))
+        self.check_finite("a weight", norm_of_weights(self.model))
 
     def check_finite(self, what: str, value: torch.Tensor) -> None:
         """Raise TrainingStopped if a value is not finite; `what` is its name in the message."""

@@ -2,11 +2,13 @@
 
 The agent plays against the recording: its policy samples the recorded actions, and the environment gives the recorded
 answers. So supervised training learns from exactly the tokens that the policy endpoint will see. Episodes in which the
-agent asks its policy for anything besides the next action are left out.
+agent asks its policy for anything besides the next action are left out, and counted in a warning.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
@@ -18,8 +20,12 @@ from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer, seed
 from dreamgym_integrations.trainers.policy.model import ChatCodec
 from dreamgym_integrations.trainers.policy.tool_call_format import call_as_text
 
+logger = logging.getLogger(__name__)
+
 BATCH = 32
 """Number of episodes that are played at a time."""
+REASONS = 3
+"""Number of reasons that are given for episodes that could not be played; the most frequent ones."""
 
 
 class RecordedEnvironment:
@@ -81,14 +87,25 @@ async def replay_through_agent(
             version=0,
             sampling_seed=0,
         )
+    left_out = Counter[str]()
     for trajectory, rollout in zip(trajectories, rollouts, strict=True):
         recorded = [transition.action.canonical() for transition in trajectory.transitions]
-        if rollout.error is None and rollout.actions == recorded:
+        if rollout.error is not None:
+            left_out[rollout.error] += 1
+        elif rollout.actions != recorded:
+            left_out["it made other calls, asked for more than the next action, or had no room left for tokens"] += 1
+        else:
             segments += rollout.segments
+    why = "; ".join(f"{reason} ({count})" for reason, count in left_out.most_common(REASONS))
     if not segments:
-        errors = sorted({rollout.error for rollout in rollouts if rollout.error is not None})
-        why = errors[0] if errors else "it called other tools, or asked for more than the next action"
         raise InvalidInput(f"none of {len(trajectories)} recorded episodes could be played through the agent: {why}")
+    if left_out:
+        logger.warning(
+            "%d of %d recorded episodes could not be played through the agent, and nothing is learned from them: %s",
+            left_out.total(),
+            len(trajectories),
+            why,
+        )
     return segments
 
 

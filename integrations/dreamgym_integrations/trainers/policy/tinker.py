@@ -168,9 +168,12 @@ def train_at_tinker(
         took = {"update_s": round(time.monotonic() - began, 3), "waited_s": round(waited, 3)}
         on_learned({"step": update + 1, **took, **figures})
         is_last = update + 1 == settings.steps or played.is_last
+        seen = Seen(best=False, stop=False)
         if is_last or (update + 1) % settings.probe_every == 0:
-            stop = look(update + 1).stop
-        if is_last or stop or (update + 1) % settings.save_every == 0:
+            seen = look(update + 1)
+        stop = seen.stop
+        # a resumed run does not go back behind the best policy
+        if is_last or stop or seen.best or (update + 1) % settings.save_every == 0:
             folder = out / "checkpoints" / f"checkpoint-{update + 1}"
             weights.save(folder, f"{practice.run}-{update + 1}")
             complete(folder, played.curriculum)

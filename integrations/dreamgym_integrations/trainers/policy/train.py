@@ -308,6 +308,7 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         control.should_training_stop |= seen.stop
         if seen.best:
             _save(self.trainer, self.settings, self.best)
+            control.should_save = True  # a resumed run does not go back behind the best policy
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Pass the trainer's figures on."""

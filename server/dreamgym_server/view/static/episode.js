@@ -218,13 +218,18 @@ export function stepView(step, one) {
   ];
   const parts = [
     el("div.said", {}, share, call(step), copyButton(one, step)),
-    Object.values(step.arguments).some(isCut) ? el("details.more", {}, el("summary", {}, "Whole arguments"), later(async () => recordedText(JSON.stringify((await ask("step", { ...name, step: step.step })).arguments)))) : null,
+    Object.values(step.arguments).some(isCut) ? el("details.more", {}, el("summary", {}, "Whole arguments"), later(async () => recordedText(joined((await ask("step", { ...name, step: step.step })).arguments)))) : null,
     el(`div.answer${step.is_error ? ".refused" : ""}`, {}, recordedText(step.observation, fetchWhole("observation"), "answer")),
     el("p.origin", {}, tierChip(step.tier), ...badges, ...origin(step), one.forks && !step.terminated && !step.truncated ? forkButton(one, step.step) : null),
     el("div.why", {}, reasons(step, one, fetchWhole)),
   ];
   article.append(...parts.filter(Boolean));
   return article;
+}
+
+// The arguments of a call, which are JSON texts, as one JSON object.
+function joined(texts) {
+  return `{${Object.entries(texts).map(([name, text]) => `${JSON.stringify(name)}: ${text}`).join(", ")}}`;
 }
 
 function copyButton(one, step) {
@@ -316,8 +321,8 @@ function fieldDiff(step, one) {
       "tr",
       {},
       el("th", { scope: "row" }, el("code", {}, change.path || "/")),
-      el("td", {}, "before" in change ? el("del", {}, JSON.stringify(whole(change.before))) : el("span.faint", {}, "was not there")),
-      el("td", {}, "after" in change ? el("ins", {}, JSON.stringify(whole(change.after))) : el("span.faint", {}, "gone")),
+      el("td", {}, "before" in change ? el("del", {}, whole(change.before), isCut(change.before) ? "…" : "") : el("span.faint", {}, "was not there")),
+      el("td", {}, "after" in change ? el("ins", {}, whole(change.after), isCut(change.after) ? "…" : "") : el("span.faint", {}, "gone")),
     ),
   );
   const left = step.state.changed - rows.length;

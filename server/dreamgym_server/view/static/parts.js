@@ -1,6 +1,6 @@
 // Elements that several views show: tiers, outcomes, tokens, calls.
 
-import { dollars, el, link, number, percent, plural, whole } from "./dom.js";
+import { dollars, el, isCut, link, number, percent, plural, whole } from "./dom.js";
 
 export const TIERS = {
   real: "the real environment answered",
@@ -61,12 +61,12 @@ export function tierBar(tiers) {
   return bar;
 }
 
-// A call in readable form: name(argument, …). The argument's name is left out if a text is the only argument.
+// A call in readable form: name(argument, …). Its arguments are JSON texts. The argument's name is left out if a text is the only argument.
 export function call(step) {
   const given = Object.entries(step.arguments);
   const told = given.map(([name, value]) => {
-    const text = typeof whole(value) === "string" ? JSON.stringify(whole(value)) : JSON.stringify(value);
-    return given.length === 1 && typeof whole(value) === "string" ? text : `${name}: ${text}`;
+    const text = `${whole(value)}${isCut(value) ? "…" : ""}`;
+    return given.length === 1 && text.startsWith('"') ? text : `${name}: ${text}`;
   });
   const line = el("code.call", {}, el("b", {}, step.tool), "(");
   told.forEach((text, index) => line.append(index ? ", " : "", text));

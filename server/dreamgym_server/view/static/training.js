@@ -139,9 +139,9 @@ function rollouts(found, given, played) {
     location.hash = link("training", { ...given, runs: run.name, update: field.value });
   });
   const told = [
-    `success ${percent(one.inside_success ?? 0)}`,
+    `success ${typeof one.inside_success === "number" ? percent(one.inside_success) : "unknown"}`,
     one.groups ? `nothing to learn from ${number(one.dead_groups)} of ${plural(one.groups, "group")}` : "",
-    `${percent(one.refused_share ?? 0)} of actions refused`,
+    typeof one.refused_share === "number" ? `${percent(one.refused_share)} of actions refused` : "",
     one.mean_steps ? `${number(one.mean_steps)} steps per episode` : "",
     `${plural(one.environment_steps ?? 0, "step")} in all`,
     one.unjudged ? `${plural(one.unjudged, "episode")} not judged` : "",
