@@ -40,7 +40,7 @@ from dreamgym.environment import load_spec, read_jsonl
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
 from dreamgym.llm import LLM, Completion, Message
 from dreamgym.replay.memory import MemoryBuffer
-from dreamgym.training.practice import read_record
+from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject, Trajectory
 
 EPISODES = (1, 8, 32)

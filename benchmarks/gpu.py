@@ -35,7 +35,7 @@ from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.llm import LLM, Completion, Message
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.runs.opening import served
-from dreamgym.training.practice import read_record
+from dreamgym.training.record import read_record
 from dreamgym.types import Frozen, JsonObject, Task, ToolCall, Trajectory
 
 COMMANDS = ("move north", "move east", "move south", "move west", "look around", "inventory", "take coin")

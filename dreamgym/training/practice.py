@@ -11,8 +11,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -31,6 +30,7 @@ from dreamgym.training.advantages import trusted
 from dreamgym.training.examples import EXAMPLES, KeptRollouts
 from dreamgym.training.old_settings import refuse_old_settings
 from dreamgym.training.probe import Evaluation
+from dreamgym.training.record import read_record, real_steps
 from dreamgym.training.rollout import Player, Rollout, draw_seed, summary
 from dreamgym.types import Frozen, JsonObject, Task, Trajectory
 
@@ -450,24 +450,3 @@ class Practice:
                 f"{where}_outcomes": [*evaluation.outcomes],
             }
         )
-
-
-def real_steps(record: Sequence[JsonObject]) -> int:
-    """Number of steps that training took in the real environment. Probes do not count: nothing is learned from them."""
-    return sum(int(str(line["environment_steps"])) for line in record if line.get("where") == "real")
-
-
-def tiers_of(record: Iterable[JsonObject]) -> Counter[str]:
-    """Number of steps of a run that each tier of its dream answered."""
-    counts: Counter[str] = Counter()
-    for line in record:
-        tiers = line.get("tiers")
-        for tier, steps in tiers.items() if isinstance(tiers, dict) else ():
-            counts[tier] += int(str(steps))
-    return counts
-
-
-def read_record(path: Path) -> list[JsonObject]:
-    """All lines of a metrics file, oldest first. A last line that was cut off while it was written is left out."""
-    whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
-    return [json.loads(line) for line in whole.splitlines()] if newline else []

@@ -14,7 +14,7 @@ from pathlib import Path
 from dreamgym.evaluation.rates import mean_over_seeds
 from dreamgym.runs.experiment.plan import Arm
 from dreamgym.runs.experiment.running import name_of
-from dreamgym.training.practice import read_record
+from dreamgym.training.record import read_record
 
 
 def waiting(folder: Path) -> tuple[float, float]:

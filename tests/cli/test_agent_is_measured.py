@@ -14,7 +14,7 @@ from dreamgym.replay.postgres import open_store
 from dreamgym.runs.experiment.plan import Arm, Measured, Plan, Play
 from dreamgym.runs.experiment.prepared import Prepared
 from dreamgym.runs.experiment.running import _measured
-from dreamgym.training.practice import read_record
+from dreamgym.training.record import read_record
 from dreamgym.types import Source, Trajectory
 
 COIN = Path(__file__).parents[2] / "examples" / "coin"

@@ -12,7 +12,8 @@ from lamp_runs import same, trained, weights
 
 from dreamgym import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.training.practice import Settings, read_record
+from dreamgym.training.practice import Settings
+from dreamgym.training.record import read_record
 
 SETTINGS = Settings(steps=3, groups=4, group_size=4, save_every=2)
 

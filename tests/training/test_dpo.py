@@ -16,7 +16,8 @@ from dreamgym import EnvironmentSpec, Source, StepResult, ToolCall, Trajectory
 from dreamgym.environment import Environment
 from dreamgym.episode import play
 from dreamgym.errors import InvalidInput
-from dreamgym.training.practice import Settings, read_record
+from dreamgym.training.practice import Settings
+from dreamgym.training.record import read_record
 
 
 def said(spec: EnvironmentSpec, *words: str, task: int = 0, seed: int = 0) -> Trajectory:

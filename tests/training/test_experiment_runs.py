@@ -17,7 +17,7 @@ from lamp_home import Command, called, path_with
 from pydantic import JsonValue
 
 from dreamgym.runs.experiment.running import Result
-from dreamgym.training.practice import read_record
+from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.slow

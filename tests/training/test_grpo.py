@@ -16,7 +16,8 @@ from lamp_runs import broken_after, practice, same, trained, weights
 
 from dreamgym import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.training.practice import Settings, read_record
+from dreamgym.training.practice import Settings
+from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Rollout, TokenPlayer
 from dreamgym.types import JsonObject
 

@@ -27,7 +27,8 @@ from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage, TrainingStopped
 from dreamgym.training.early_stop import Seen
-from dreamgym.training.practice import Practice, Settings, read_record
+from dreamgym.training.practice import Practice, Settings
+from dreamgym.training.record import read_record
 from dreamgym.training.rollout import TokenPlayer
 
 SETTINGS = Settings(steps=4, groups=2, group_size=4, save_every=2, probe_every=1)

@@ -31,7 +31,7 @@ from dreamgym.embedding import load_encoder
 from dreamgym.replay.embedded import EmbeddedServer, status
 from dreamgym.replay.embedded.programs import find_programs
 from dreamgym.replay.postgres import databases, open_store
-from dreamgym.training.practice import read_record
+from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]

@@ -15,7 +15,7 @@ import pytest
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import read_jsonl
 from dreamgym.replay.postgres import open_store
-from dreamgym.training.practice import read_record
+from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject, Trajectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.anyio]

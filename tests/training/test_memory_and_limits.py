@@ -13,7 +13,8 @@ from lamp_runs import trained, weights
 from trl.trainer import utils as trl_utils
 
 from dreamgym import EnvironmentSpec
-from dreamgym.training.practice import Settings, read_record
+from dreamgym.training.practice import Settings
+from dreamgym.training.record import read_record
 
 
 def test_a_policy_keeps_the_limits_that_it_was_trained_with(lamp_policy: Path, tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from dreamgym import EnvironmentSpec, Source, StepResult, Trajectory
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.reading import ServerReader
 from dreamgym.state import StateSchema
-from dreamgym.training.practice import Settings, read_record
+from dreamgym.training.practice import Settings
+from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Generation, TokenPlayer
 from dreamgym.types import JsonObject, StopReason, Task, ToolCall, Transition
 

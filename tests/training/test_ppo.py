@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from dreamgym import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.training.practice import PPOSettings, Settings, read_record
+from dreamgym.training.practice import PPOSettings, Settings
+from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Segment
 from dreamgym.types import JsonObject
 

@@ -11,8 +11,9 @@ from lamp import LampEnvironment
 from dreamgym import EnvironmentSpec, StepResult, Task, ToolCall
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.errors import InvalidInput
-from dreamgym.training.practice import Practice, Settings, read_record
+from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.probe import evaluate
+from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Generation, Segment, TokenPlayer
 
 pytestmark = pytest.mark.anyio

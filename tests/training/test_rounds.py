@@ -12,7 +12,8 @@ from lamp_runs import broken_after, same, trained, weights
 from dreamgym import EnvironmentSpec, Task
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.training.early_stop import Seen
-from dreamgym.training.practice import PPOSettings, Settings, read_record
+from dreamgym.training.practice import PPOSettings, Settings
+from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Player, Rollout
 from dreamgym.types import JsonObject
 

@@ -19,7 +19,8 @@ from tinker_double import TinkerDouble, tinker_double
 
 from dreamgym import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.training.practice import Settings, read_record
+from dreamgym.training.practice import Settings
+from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject
 
 pytest.importorskip("tinker", reason="needs the extra tinker")

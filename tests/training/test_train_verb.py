@@ -17,7 +17,7 @@ from dreamgym import Source, StepResult, ToolCall, Trajectory
 from dreamgym.dream.confidence import FEATURES, calibrate
 from dreamgym.embedding import load_encoder
 from dreamgym.replay.postgres import open_store
-from dreamgym.training.practice import read_record
+from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject, Provenance, StopReason, Tier, Transition
 
 SMALL = ("--groups", "2", "--group-size", "4", "--probe", "8", "--probe-every", "2")

@@ -17,7 +17,8 @@ from vllm_server import NEEDS_VLLM, vllm_server
 
 from dreamgym import EnvironmentSpec, Trajectory
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.training.practice import PPOSettings, Settings, read_record
+from dreamgym.training.practice import PPOSettings, Settings
+from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject
 
 SETTINGS = Settings(steps=3, groups=2, group_size=4, probe_every=50)

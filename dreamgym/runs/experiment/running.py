@@ -33,8 +33,8 @@ from dreamgym.runs.server_process import with_dsn
 from dreamgym.runs.train.config import TrainConfig
 from dreamgym.runs.versions import commit
 from dreamgym.training.old_settings import without_old_settings
-from dreamgym.training.practice import read_record, tiers_of
 from dreamgym.training.probe import Evaluation, evaluate
+from dreamgym.training.record import read_record, tiers_of
 from dreamgym.types import Frozen, JsonObject
 
 PLAYING_SEED = 7

@@ -14,8 +14,9 @@ from dreamgym.runs.opening import Against, open_worlds
 from dreamgym.runs.players import player_in
 from dreamgym.runs.train.config import TrainConfig
 from dreamgym.training.early_stop import RealProbes, Seen
-from dreamgym.training.practice import Practice, Settings, read_record
+from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.probe import evaluate
+from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Policy
 from dreamgym.types import Task
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from dreamgym.evaluation.rates import shares
 from dreamgym.runs.console import say
-from dreamgym.training.practice import tiers_of
+from dreamgym.training.record import tiers_of
 from dreamgym.types import JsonObject
 
 WINDOW = 10

@@ -43,7 +43,8 @@ from dreamgym.runs.train.memory import say_memory
 from dreamgym.runs.train.probing import ProbesInReality
 from dreamgym.runs.train.progress import Progress, say_line, shown
 from dreamgym.runs.train.recorded import learn_from_recordings
-from dreamgym.training.practice import Practice, ProcessGroup, Settings, read_record
+from dreamgym.training.practice import Practice, ProcessGroup, Settings
+from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Player, Policy, TokenPlayer
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from dreamgym_client.control import ControlClient
 from mcp import Client, MCPError
 from pydantic import BaseModel, Field, JsonValue
 
@@ -54,6 +53,8 @@ class Hand:
             InvalidInput: the episode has fewer steps, or its last shared step ended it.
             EnvironmentUnavailable: the server cannot be reached or has no room.
         """
+        from dreamgym_client.control import ControlClient  # aiohttp takes a tenth of a server's start
+
         async with ControlClient(*self._address) as control:
             started = await control.fork(wanted.env, wanted.id, wanted.step)
         self._urls[started.episode] = started.mcp_url

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from dreamgym.errors import UnknownName
-from dreamgym.training.practice import read_record, tiers_of
+from dreamgym.training.record import read_record, tiers_of
 from dreamgym.types import JsonObject
 from dreamgym_server.view.folders import METRICS, RunFolder
 
