@@ -408,7 +408,7 @@ def test_the_page_of_a_single_seed_says_that_its_intervals_are_over_tasks_alone(
     assert "inf" not in text
 
 
-def test_the_page_counts_the_episodes_that_were_not_learned_from() -> None:
+def test_the_page_counts_the_episodes_that_were_not_learned_from_and_those_that_nobody_could_judge() -> None:
     plan = Plan(
         title="T",
         env="coin",
@@ -416,7 +416,7 @@ def test_the_page_counts_the_episodes_that_were_not_learned_from() -> None:
         recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
         arm=(Arm(name="a"), Arm(name="b", train={})),
     )
-    told: list[JsonObject] = [{"unjudged": 1_000, "failed": 2}, {"unjudged": 0, "failed": None}]
+    told: list[JsonObject] = [{"unjudged": 1_000, "failed": 2}, {"unjudged": 0, "failed": None, "unjudged_tests": 3}]
     results = [
         result(name, seed, "0100").model_copy(update=counts)
         for name, counts in zip("ab", told, strict=True)
@@ -425,6 +425,7 @@ def test_the_page_counts_the_episodes_that_were_not_learned_from() -> None:
     text = report(Published(file="t", plan=plan, results=tuple(results)))
     assert "whose reward could not be determined; the policy did not learn from them: a 2,000." in text
     assert "that ended because no tier had an answer; the policy did not learn from them: a 4." in text
+    assert "Test episodes whose reward could not be determined; they count as failures: b 6." in text
 
 
 def test_of_an_arm_with_several_rates_the_one_that_is_best_on_dev_tasks_counts() -> None:

@@ -59,7 +59,7 @@ class Result(Frozen):
     commit: str
     """Commit of the code that trained and measured the policy."""
     outcomes: str = Field(pattern="^[01]+$")
-    """1 or 0 for each test task, in their order."""
+    """1 or 0 for each test task, in their order; 0 if nobody could judge the episode."""
     refused_share: float
     recorded_steps: int
     """Real steps recorded before training, the same for all arms of a seed."""
@@ -72,6 +72,8 @@ class Result(Frozen):
     """Training episodes whose reward could not be determined. Nothing was learned from them."""
     failed: int | None = None
     """Training episodes that ended because nothing could answer a step; None: they were not counted."""
+    unjudged_tests: int = 0
+    """Test episodes whose reward could not be determined. They count as failures."""
     seconds: float
     """Seconds of training the policy, interrupted attempts included; fitting an experience model is not included."""
     dead_share: float | None
@@ -223,6 +225,7 @@ def _run(prepared: Prepared, arm: Arm) -> Result:
         tiers=dict(sorted(tiers.items())),
         unjudged=_count("unjudged", played) + (before.unjudged if before else 0),
         failed=_count("failed", played) + ((before.failed or 0) if before else 0),
+        unjudged_tests=measured.unjudged,
         seconds=round(seconds, 1),
         dead_share=sum(_number(line.get("dead_groups", 0)) for line in played) / groups if groups else None,
         curve=tuple(curve(phases)),
@@ -360,6 +363,7 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
             mean_steps=len(steps) / len(episodes),
             steps=len(steps),
             failed=sum(episode.error is not None for episode in episodes),
+            unjudged=sum(episode.error is None and episode.reward is None for episode in episodes),
             outcomes=tuple(float(episode.success) for episode in episodes),
         )
     from dreamgym_integrations.trainers.policy.model import load_policy

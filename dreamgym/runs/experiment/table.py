@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -149,16 +149,17 @@ def _rates(published: Published) -> Iterator[str]:
 
 
 def _unjudged(results: Results) -> Iterator[str]:
-    counts = {
-        "whose reward could not be determined": {n: sum(one.unjudged for one in some) for n, some in results.items()},
-        "that ended because no tier had an answer": {
-            name: sum(one.failed or 0 for one in some) for name, some in results.items()
-        },
+    unlearned = "; the policy did not learn from them"
+    counts: dict[str, Callable[[Result], int]] = {
+        f"Training episodes whose reward could not be determined{unlearned}": lambda one: one.unjudged,
+        f"Training episodes that ended because no tier had an answer{unlearned}": lambda one: one.failed or 0,
+        "Test episodes whose reward could not be determined; they count as failures": lambda one: one.unjudged_tests,
     }
-    for which, by_arm in counts.items():
-        told = ", ".join(f"{name} {count:,}" for name, count in by_arm.items() if count)
+    for which, count in counts.items():
+        by_arm = {name: sum(map(count, some)) for name, some in results.items()}
+        told = ", ".join(f"{name} {number:,}" for name, number in by_arm.items() if number)
         if told:
-            yield f"Training episodes {which}; the policy did not learn from them: {told}."
+            yield f"{which}: {told}."
             yield ""
 
 
