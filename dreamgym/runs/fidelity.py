@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dreamgym.dream.fitted import read_fitting
 from dreamgym.dream.load import load_llm, load_model
+from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
@@ -73,36 +74,13 @@ def check(
     spec, chosen = load_spec(env), setting(model or "")
     recorded, learned = recorded_of(spec, env, trajectories), _learned([chosen], say)
     given = material(spec, recorded, held_out=held_out, learned=learned, all_steps=True, seed=seed)
-    progress = now_and_then(say)
-    calls: list[Compared] = []
     if against is Against.REAL:
-        real, name, shown = real_of(spec), None, None
-        # redacts the real answers as the recordings were redacted
-        redact = Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None
-
-        async def compare() -> None:
-            async with aclosing(played_again(spec, real.create, given.held_out, redact=redact)) as running:
-                async for call in running:
-                    calls.append(call)
-                    progress(f"{len(calls)} of {len(given.steps)} calls")
-
-        complete = _uninterrupted(compare(), say)
+        name, shown, (calls, complete) = None, None, _play_again(spec, given, say)
     else:
         loaded = load_model(chosen.model or None, env=spec.name)
         name = str(chosen.model_copy(update={"model": loaded.name, "k": None}))
         shown = loaded.demonstrations if chosen.k is None else chosen.k
-        measurement = Measurement(given, chosen, loaded, load_encoder(), progress=progress)
-
-        async def predict() -> None:
-            try:
-                say_estimate(await of_steps(spec, chosen, given.known, given.steps, seed=seed), say)
-                await measurement.require_reachable()
-                await measurement.predict()
-            finally:
-                await loaded.close()
-
-        complete = _uninterrupted(predict(), say)
-        calls = measurement.calls
+        calls, complete = _predict(given, chosen, loaded, say)
     report = CheckReport(
         env=spec.name,
         against=against.value,
@@ -121,6 +99,38 @@ def check(
         _write_files(out, {CHECK_FILE: report.as_json(), HELD_OUT_FILE: _lines(given.held_out)})
         say(f"{out / CHECK_FILE}: dreamgym view {out}")
     return report
+
+
+def _play_again(spec: EnvironmentSpec, given: Material, say: Say) -> tuple[list[Compared], bool]:
+    """Play the held-out calls on the real system. False if that was interrupted."""
+    real, calls, progress = real_of(spec), list[Compared](), now_and_then(say)
+    # redacts the real answers as the recordings were redacted
+    redact = Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None
+
+    async def compare() -> None:
+        async with aclosing(played_again(spec, real.create, given.held_out, redact=redact)) as running:
+            async for call in running:
+                calls.append(call)
+                progress(f"{len(calls)} of {len(given.steps)} calls")
+
+    complete = _uninterrupted(compare(), say)
+    return calls, complete
+
+
+def _predict(given: Material, chosen: Setting, model: ExperienceModel, say: Say) -> tuple[list[Compared], bool]:
+    """Predict the held-out calls, and close the model. False if that was interrupted."""
+    measurement = Measurement(given, chosen, model, load_encoder(), progress=now_and_then(say))
+
+    async def predict() -> None:
+        try:
+            say_estimate(await of_steps(given.spec, chosen, given.known, given.steps, seed=given.seed), say)
+            await measurement.require_reachable()
+            await measurement.predict()
+        finally:
+            await model.close()
+
+    complete = _uninterrupted(predict(), say)
+    return measurement.calls, complete
 
 
 def fidelity(
