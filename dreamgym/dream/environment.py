@@ -310,10 +310,8 @@ class AgreeingTier:
         name: the tier that provenance records; None: the one that the wrapped tier records.
     """
 
-    infers = True
-
     def __init__(self, tier: StepTier, name: Tier | None = None) -> None:
-        self.tier = tier
+        self.tier, self.infers = tier, tier.infers
         self._name = name
 
     async def answer(self, query: Query) -> Prediction | None:

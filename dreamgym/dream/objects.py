@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from pydantic import JsonValue
+
 from dreamgym.dream.hindsight import KnownWorld, known_worlds
 from dreamgym.dream.model import Prediction
 from dreamgym.goals import Goals
@@ -129,10 +131,20 @@ class ObjectEpisode:
         self._check = check
 
     def resume(self, transitions: Sequence[Transition]) -> bool:
-        """Continue after some steps; False if their states do not belong to this dream."""
-        if not transitions:
-            return True
-        told = transitions[-1].result.info.get(OBJECTS)
+        """Continue after some steps; False if their states do not belong to this dream.
+
+        A step of the real environment has no such state: its answer is read into the state before it.
+        """
+        dreamed = next((at for at, step in reversed([*enumerate(transitions)]) if OBJECTS in step.result.info), None)
+        if dreamed is not None and not self._restore(transitions[dreamed].result.info[OBJECTS]):
+            return False
+        for step in transitions[0 if dreamed is None else dreamed + 1 :]:
+            self.state = self._after(step.action, step.result)
+        self.rests_on_model = any(step.provenance.unbounded for step in transitions)
+        return True
+
+    def _restore(self, told: JsonValue) -> bool:
+        """Take over a state that `changed` told; False if it is not one of this world."""
         if not isinstance(told, dict) or told.get(WORLD) != self._world:
             return False
         changed = {name: value for name, value in told.items() if name != WORLD}
@@ -142,8 +154,12 @@ class ObjectEpisode:
             is_part = name in self._known.reader.schema.collections
             state[name] = {**base, **value} if is_part and isinstance(base, dict) and isinstance(value, dict) else value
         self.state = state
-        self.rests_on_model = any(step.provenance.unbounded for step in transitions)
         return True
+
+    def _after(self, action: ToolCall, told: StepResult) -> JsonObject:
+        """The state after an answer of another tier or of the real environment."""
+        call = self._known.reader.call(action)
+        return self._known.reader.after(self.state, call, self._known.reader.result(call, told))
 
     @property
     def changed(self) -> JsonObject:
@@ -210,9 +226,8 @@ class ObjectEpisode:
             is_judged: the experience model is a language model, which can be talked into facts: if its answer changed
                 the state, a success is open.
         """
-        reader, before = self._known.reader, self.state
-        call, told = reader.call(action), StepResult(observation=prediction.observation, is_error=prediction.is_error)
-        self.state = reader.after(before, call, reader.result(call, told))
+        before = self.state
+        self.state = self._after(action, StepResult(observation=prediction.observation, is_error=prediction.is_error))
         is_doubtful = is_judged and self.state is not before and prediction.provenance.tier in {Tier.MODEL, Tier.CACHE}
         self.rests_on_model = self.rests_on_model or is_doubtful
         prediction = prediction.model_copy(update={"success": False, "terminated": False})

@@ -372,6 +372,15 @@ async def test_the_tier_of_another_package_answers_before_the_model(installed: I
     assert made.asked is not None
 
 
+async def test_answers_of_another_packages_tier_that_infers_nothing_get_no_confidence(installed: Install) -> None:
+    tier = Foreign("get_order", predicted(order(2), START))
+    tier.infers = False
+    installed({"a": tier})
+    made, _ = await dream(BY_MODEL, calibration=sure(0.1))
+    await made.step(call("get_order", 2))
+    assert (made.transitions[0].provenance.confidence, made.asked) == (None, None)
+
+
 @pytest.mark.parametrize("exact", [False, True])
 async def test_a_success_that_a_tier_of_another_package_claims_is_open_without_a_check_or_a_judge(
     installed: Install, exact: bool

@@ -109,6 +109,19 @@ async def test_an_episode_goes_on_from_its_stored_steps_alone(dream: DreamEnviro
     assert await answers(dream, restored=True) == await answers(dream, restored=False)
 
 
+async def test_an_episode_of_the_game_goes_on_in_the_dream_of_objects(dream: DreamEnvironment) -> None:
+    for whole in await played("mixed", 2, first_seed=300):
+        right = 0
+        for number, step in enumerate(whole.transitions):
+            dream.resume(whole.task, seed=0, transitions=whole.transitions[:number])
+            result = await dream.step(step.action)
+            assert dream.provenance is not None
+            assert dream.provenance.tier is Tier.EFFECTS
+            assert (result.reward, result.terminated) == (step.result.reward, step.result.terminated)
+            right += result.observation == step.result.observation
+        assert right > 0.95 * len(whole.transitions)
+
+
 async def test_a_room_whose_recordings_contradict_each_other_is_named_and_left_out(
     recorded: list[Trajectory], caplog: pytest.LogCaptureFixture
 ) -> None:

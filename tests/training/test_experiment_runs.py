@@ -158,6 +158,9 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     begun_with = json.loads((tmp_path / "run" / "seed-0" / "more_of_it" / "settings.json").read_text())["policy"]
     assert begun_with == str(dream / "policy")
 
+    plain = json.loads((dream / "settings.json").read_text())
+    assert (plain["stop"], plain["keep"]) == (False, "last"), "reality chooses no result"
+
     before = (after / "result.json").stat().st_mtime_ns
     assert experiment("--out", str(tmp_path / "run"))[0] == 0
     assert (after / "result.json").stat().st_mtime_ns == before, "a finished arm is kept"

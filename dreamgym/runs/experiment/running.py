@@ -302,8 +302,8 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     if not going_on:
         databases.drop(prepared.dsn, run)
     command = ["train", prepared.plan.env, "--out", str(folder), "--seed", str(prepared.seed)]
-    # a run that learns nothing any more is a result too: it goes on to its end, and its last policy is measured
-    plain: JsonObject = {"dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
+    # a run that learns nothing or gets worse is a result too: it goes on to its end, and its last policy is measured
+    plain: JsonObject = {"dead_updates": 0, "stop": False, "keep": "last", "probe": TrainConfig().probe}
     if base is not None:
         plain["policy"] = str(base)
     # many arms are trained: only those with an agent need a server of their own

@@ -98,7 +98,7 @@ def spread(address: str, plan: Plan, folder: Path) -> Iterator[tuple[Make, int]]
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(crew_of) as crew:
 
         def make(prepared: Prepared, arm: Arm) -> Result:
-            files = ["recorded.jsonl", "warm"]
+            files = ["recorded.jsonl", *(["warm"] if arm.begins_warm else [])]
             for earlier in begins_with(plan, arm):
                 result(prepared, earlier, make)
                 files.append(name_of(earlier))
