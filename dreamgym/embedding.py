@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import entry_points
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dreamgym.errors import MissingPackage, UnknownName
@@ -42,36 +42,57 @@ class Encoder(Protocol):
         """Embed texts; shape (len(texts), dim), rows of unit length. Blocking: call it in a thread."""
 
 
-def trigrams(text: str) -> Iterator[str]:
-    """Character trigrams of the lower-cased text with one blank of padding on each side."""
-    padded = _padded(text)
-    return (padded[i : i + 3] for i in range(max(0, len(padded) - 2)))
-
-
 def trigram_cosine(a: str, b: str) -> float:
-    """Cosine of the two sets of character trigrams, in [0, 1]."""
-    return set_cosine(trigram_set(a), trigram_set(b))
+    """Cosine of the two sets of character trigrams, in [0, 1]; two empty sets are equal."""
+    return trigram_cosines(a, [b])[0]
 
 
-def set_cosine(grams_a: frozenset[str], grams_b: frozenset[str]) -> float:
-    """Cosine of two sets, in [0, 1]; two empty sets are equal."""
-    if not grams_a or not grams_b:
-        return float(grams_a == grams_b)
-    return len(grams_a & grams_b) / math.sqrt(len(grams_a) * len(grams_b))
+def trigram_cosines(asked: str, texts: Sequence[str]) -> list[float]:
+    """Cosine of the set of character trigrams of one text with that of each of the others, see `trigram_cosine`."""
+    import numpy as np
+
+    sought, found = _trigrams.of(asked), [_trigrams.of(text) for text in texts]
+    numbers = np.concatenate([*found, sought[:0]])
+    place = np.searchsorted(sought, numbers)
+    place[place == len(sought)] = 0
+    is_shared = sought[place] == numbers if len(sought) else np.zeros(len(numbers), dtype=bool)
+    before = [0, *np.cumsum(is_shared).tolist()]
+    ends = list(accumulate(map(len, found), initial=0))
+    return [
+        (before[end] - before[start]) / math.sqrt(len(sought) * (end - start))
+        if len(sought) and end > start
+        else float(len(sought) == end - start)
+        for start, end in pairwise(ends)
+    ]
 
 
-REMEMBERED_CHARACTERS = 4000
-"""Longest text whose trigrams are cached. Interned, they take 60 kB at most."""
+REMEMBERED_CHARACTERS = 8_000_000
+"""Length of all texts whose trigrams are kept: 64 MB."""
 
 
-def trigram_set(text: str) -> frozenset[str]:
-    """The trigrams of a text, cached because many queries are compared with the same recorded texts."""
-    return _trigram_set(text) if len(text) <= REMEMBERED_CHARACTERS else frozenset(trigrams(text))
+class _Trigrams:
+    """The distinct trigrams of texts, as numbers. Kept, because queries are compared with the same recorded texts."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, NDArray[np.int64]] = {}
+        self._characters = 0
+
+    def of(self, text: str) -> NDArray[np.int64]:
+        """The trigrams of a text in order of their numbers."""
+        import numpy as np
+
+        if (known := self._known.get(text)) is not None:
+            return known
+        codes = np.frombuffer(_padded(text).encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.int64)
+        numbers = np.unique((codes[:-2] << 42) | (codes[1:-1] << 21) | codes[2:])
+        if self._characters + len(text) > REMEMBERED_CHARACTERS:
+            self._known, self._characters = {}, 0
+        self._known[text] = numbers
+        self._characters += len(text)
+        return numbers
 
 
-@lru_cache(maxsize=1024)
-def _trigram_set(text: str) -> frozenset[str]:
-    return frozenset(map(sys.intern, trigrams(text)))
+_trigrams = _Trigrams()
 
 
 class TrigramEncoder:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from dreamgym.embedding import set_cosine, trigram_set
+from dreamgym.embedding import trigram_cosines
 from dreamgym.replay.buffer import Retrieval
 from dreamgym.replay.keys import SOURCE_CODES, Key
 from dreamgym.types import Source, Transition
@@ -77,7 +78,10 @@ def rank(candidates: Iterable[Candidate], retrieval: Retrieval) -> Sequence[Cand
             best[candidate.outcome] = replace(first, id=candidate.id, goal=candidate.goal, same_goal=True)
         if candidate.exact and candidate.same_goal and candidate.recorded:
             worlds[candidate.outcome].setdefault(candidate.id, candidate.world)
-    return [replace(one, rivals=_rivals(one.id, worlds[one.outcome])) for one in list(best.values())[: retrieval.k]]
+    shown = list(best.values())[: retrieval.k]
+    return [
+        replace(one, rivals=_rivals(one.id, worlds[one.outcome])) if one.outcome in worlds else one for one in shown
+    ]
 
 
 def is_disputed(shown: Transition, rivals: Iterable[Transition]) -> bool:
@@ -109,6 +113,7 @@ def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:
     )
 
 
+@lru_cache(maxsize=2**16)
 def draw(seed: int, name: str) -> str:
     """A random-looking text that orders names by `seed`. The database computes the same: md5(seed || ':' || name)."""
     return hashlib.md5(f"{seed}:{name}".encode(), usedforsecurity=False).hexdigest()
@@ -122,7 +127,7 @@ def seen_states(retrieval: Retrieval) -> frozenset[str]:
     return frozenset(initial + [transition.next_state for transition in retrieval.history])
 
 
-def similarity_to(asked: Key) -> Callable[[Key, float], float]:
-    """A function that scores a stored key: cosine of the vectors plus half the trigram cosine of the texts."""
-    grams = trigram_set("\n".join(asked))
-    return lambda stored, cosine: cosine + 0.5 * set_cosine(grams, trigram_set("\n".join(stored)))
+def similarities(asked: Key, keys: Sequence[Key], cosines: Sequence[float]) -> list[float]:
+    """The scores of stored keys: cosine of the vectors plus half the trigram cosine of the texts."""
+    spelled = trigram_cosines("\n".join(asked), ["\n".join(key) for key in keys])
+    return [cosine + 0.5 * alike for cosine, alike in zip(cosines, spelled, strict=True)]

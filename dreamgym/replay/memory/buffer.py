@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -42,7 +43,7 @@ from dreamgym.replay.ranking import (
     is_disputed,
     rank,
     seen_states,
-    similarity_to,
+    similarities,
 )
 from dreamgym.types import Source, StopReason, Task, Trajectory, Transition
 
@@ -66,6 +67,13 @@ class Sighting(NamedTuple):
     def of(cls, trajectory: Trajectory) -> Sighting:
         """The sighting that all transitions of a trajectory share."""
         return cls(trajectory.world_id, trajectory.source, goal_id(trajectory.task.goal))
+
+
+FIRST_ROWS = 8 * SIMILAR_KEYS
+"""Number of nearest keys that are sorted first. Few queries need more, because they may not use those."""
+
+
+Similar = dict[tuple[Key, str], list[tuple[Key, float]]]
 
 
 @dataclass
@@ -111,13 +119,16 @@ class EnvironmentIndex:
     """Goal id to the instruction of the first task with this goal."""
     outcomes: dict[str, dict[tuple[str, int], list[float]]] = field(default_factory=lambda: defaultdict(dict))
     """Task id to (run, policy version) to rewards. The pair that was recorded last comes last."""
-    sources: set[Source] = field(default_factory=set)
-    """Sources of all trajectories that were ever stored."""
-    similar: dict[tuple[Key, str], list[tuple[Key, float]]] = field(default_factory=dict)
-    """Key and tool of a query to the most similar stored keys with their scores, for queries that may see everything. A
-    policy repeats the same queries again and again."""
-    vectors: NDArray[np.float32] | None = None
-    """Vectors of the first keys of `keys`, shape (n, dim). The other keys are embedded when a query needs them."""
+    newest: dict[Source, int] = field(default_factory=dict)
+    """Source to the position of the newest trajectory of it that was ever stored."""
+    similar: dict[frozenset[Source], Similar] = field(default_factory=lambda: defaultdict(dict))
+    """By the sources that a query allows, for queries that may see all of them: its key and tool to the most similar
+    stored keys with their scores. A policy repeats the same queries again and again."""
+    recorded_keys: dict[Key, None] = field(default_factory=dict)
+    """The keys of recorded transitions, in the order of the first one."""
+    embedded: dict[bool, tuple[list[Key], NDArray[np.float32]]] = field(default_factory=dict)
+    """The first keys with their unit vectors, shape (n, dim): of `recorded_keys` (True) or of `keys` (False). The rest
+    is embedded when a query needs it."""
 
     def add(self, trajectory: Trajectory) -> None:
         """Store a new trajectory and its task."""
@@ -134,30 +145,33 @@ class EnvironmentIndex:
         for transition in trajectory.transitions:  # equal steps may differ in their reasoning
             self.transitions[transition_id(transition)].transition = transition
         self._forget_states({old.world_id}, old.source)
-        self.vectors = None
+        self.embedded = {}
 
     def sees_all(self, retrieval: Retrieval) -> bool:
-        """True if nothing that is stored is hidden from a query."""
-        return (
-            (retrieval.as_of is None or self.position <= retrieval.as_of)
-            and self.sources <= retrieval.sources
-            and retrieval.exclude not in self.trajectories
+        """True if nothing that is stored of the allowed sources is hidden from a query."""
+        newest = max((self.newest.get(source, 0) for source in retrieval.sources), default=0)
+        excluded = self.trajectories.get(retrieval.exclude)
+        return (retrieval.as_of is None or newest <= retrieval.as_of) and (
+            excluded is None or excluded.source not in retrieval.sources
         )
 
     def _index(self, trajectory: Trajectory) -> None:
-        self.similar = {}  # a running search writes into the old one
-        self.sources.add(trajectory.source)
+        for allowed in [one for one in self.similar if trajectory.source in one]:
+            del self.similar[allowed]  # a running search writes into the old one
+        self.newest[trajectory.source] = max(self.newest.get(trajectory.source, 0), self.positions[trajectory.id])
         self.tasks.setdefault(trajectory.task.id, trajectory.task)
         self.trajectories[trajectory.id] = trajectory
         bit, position = source_mask({trajectory.source}), self.positions[trajectory.id]
         sighting = Sighting.of(trajectory)
         self.instructions.setdefault(sighting.goal, trajectory.task.instruction)
         for transition in trajectory.transitions:
-            identity = transition_id(transition)
+            identity, key = transition_id(transition), key_of(transition)
             if identity not in self.transitions:
                 stored = Stored(identity, outcome_id(transition), transition)
                 self.transitions[identity] = stored
-                self.keys[key_of(transition)].append(stored)
+                self.keys[key].append(stored)
+            if trajectory.source in GROUNDED:
+                self.recorded_keys.setdefault(key)
             self.transitions[identity].seen_in[sighting].add(trajectory.id)
             self.transitions[identity].first_at.setdefault(sighting, position)
             for state in (transition.state, transition.next_state):
@@ -175,19 +189,18 @@ class EnvironmentIndex:
         return counts
 
     def candidates(
-        self, key: Key, score: float, retrieval: Retrieval, agreement: Counter[str], *, exact: bool
+        self, scores: Iterable[tuple[Key, float]], retrieval: Retrieval, agreement: Counter[str], *, exact: bool
     ) -> Iterator[Candidate]:
-        """The transitions under a key that a query may return, one candidate per sighting."""
+        """The transitions under some keys that a query may return, one candidate per sighting."""
         asked = goal_id(retrieval.goal)
-        for stored in self.keys.get(key, ()):
-            sightings = list(stored.sightings(retrieval))
-            recorded = any(source in GROUNDED for _, source, _ in sightings)
-            same_goal = any(goal == asked for _, source, goal in sightings if source in GROUNDED or not recorded)
-            for world, source, goal in sightings:
-                shown = asked if same_goal else goal
-                yield Candidate(
-                    stored.id, stored.outcome, world, source, agreement[world], score, exact, shown, same_goal, recorded
-                )
+        for key, score in scores:
+            for stored in self.keys.get(key, ()):
+                sightings = list(stored.sightings(retrieval))
+                recorded = any(source in GROUNDED for _, source, _ in sightings)
+                same_goal = any(goal == asked for _, source, goal in sightings if source in GROUNDED or not recorded)
+                for world, source, goal in sightings:
+                    told = (stored.id, stored.outcome, world, source, agreement[world], score, exact)
+                    yield Candidate(*told, asked if same_goal else goal, same_goal, recorded)
 
     def values(self) -> Iterator[TaskValue]:
         """Statistics of every task that was attempted, in the order of the tasks."""
@@ -222,7 +235,7 @@ class EnvironmentIndex:
             self._forget_steps(trajectory)
         if gone:
             self._forget_states({trajectory.world_id for trajectory in gone}, Source.SYNTHETIC)
-            self.vectors = None
+            self.embedded = {}
         return [trajectory.id for trajectory in gone]
 
     def _always_solved(self, task_id: str) -> bool:
@@ -231,7 +244,7 @@ class EnvironmentIndex:
         return len(last) == SATURATED_GROUPS and all(m > 0 and v <= SATURATED_VARIANCE for m, v in moments)
 
     def _forget_steps(self, trajectory: Trajectory) -> None:
-        self.similar = {}  # a running search writes into the old one
+        self.similar.clear()  # a running search writes into the old ones
         sighting = Sighting.of(trajectory)
         for transition in trajectory.transitions:
             stored = self.transitions.get(transition_id(transition))
@@ -246,6 +259,7 @@ class EnvironmentIndex:
                 self.keys[key].remove(stored)
                 if not self.keys[key]:
                     del self.keys[key]
+                    self.recorded_keys.pop(key, None)
 
     def _forget_states(self, worlds: set[str], source: Source) -> None:
         """Delete the states of these worlds that no remaining trajectory of this source contains."""
@@ -313,10 +327,10 @@ class MemoryBuffer:
             return ()
         key = (retrieval.state, retrieval.action.canonical())
         agreement = environment.agreement(retrieval)
-        candidates = list(environment.candidates(key, EXACT_SCORE, retrieval, agreement, exact=True))
+        candidates = [*environment.candidates([(key, EXACT_SCORE)], retrieval, agreement, exact=True)]
         if not candidates:
-            for near, score in await self._similar(environment, key, retrieval):
-                candidates.extend(environment.candidates(near, score, retrieval, agreement, exact=False))
+            near = await self._similar(environment, key, retrieval)
+            candidates = [*environment.candidates(near, retrieval, agreement, exact=False)]
         return tuple(
             Demonstration(
                 id=str(candidate.id),
@@ -337,42 +351,43 @@ class MemoryBuffer:
 
     async def _similar(self, environment: EnvironmentIndex, key: Key, retrieval: Retrieval) -> list[tuple[Key, float]]:
         """The stored keys nearest to this key, with their scores. Keys without an allowed transition are left out."""
-        import numpy as np
-
-        asked, remembered = (key, retrieval.tool), environment.similar
+        asked, remembered = (key, retrieval.tool), environment.similar[retrieval.sources]
         sees_all = environment.sees_all(retrieval)
         if sees_all and asked in remembered:
             return remembered[asked]
-        keys, vectors = await self._vectors(environment)
+        keys, vectors = await self._vectors(environment, retrieval.sources)
         cosines = vectors @ _unit(await self._encoder.encode([key]))[0]
-        found: list[tuple[Key, float]] = []
-        similarity = similarity_to(key)
-        for row in np.argsort(-cosines, kind="stable"):
+        rows: list[int] = []
+        for row in _descending(cosines):
             if retrieval.tool and not keys[row][1].startswith(f"{retrieval.tool}{{"):
                 continue
             if any(True for stored in environment.keys.get(keys[row], ()) for _ in stored.sightings(retrieval)):
-                found.append((keys[row], similarity(keys[row], float(cosines[row]))))
-            if len(found) == SIMILAR_KEYS:
+                rows.append(row)
+            if len(rows) == SIMILAR_KEYS:
                 break
+        near = [keys[row] for row in rows]
+        found = [*zip(near, similarities(key, near, cosines[rows].tolist()), strict=True)]
         if sees_all:
             if len(remembered) >= SIMILAR_KEPT:
                 remembered.clear()
             remembered[asked] = found
         return found
 
-    async def _vectors(self, environment: EnvironmentIndex) -> tuple[list[Key], NDArray[np.float32]]:
-        """All stored keys, and their unit vectors in the same order, shape (keys, dim)."""
+    async def _vectors(
+        self, environment: EnvironmentIndex, sources: frozenset[Source]
+    ) -> tuple[list[Key], NDArray[np.float32]]:
+        """The keys that a query of these sources may find, and their unit vectors in this order, shape (keys, dim)."""
         import numpy as np
 
         async with self._embedding:
-            keys, known = list(environment.keys), environment.vectors
-            missing = keys[0 if known is None else len(known) :]
-            if known is None or missing:
+            recorded, held = sources <= GROUNDED, environment.embedded
+            keys, vectors = held.get(recorded, ([], None))
+            missing = [*islice(environment.recorded_keys if recorded else environment.keys, len(keys), None)]
+            if vectors is None or missing:
                 fresh = _unit(await self._encoder.encode(missing))
-                known = fresh if known is None else np.concatenate([known, fresh])
-                if keys == list(environment.keys)[: len(keys)]:  # nothing was retired in the meantime
-                    environment.vectors = known
-            return keys, known
+                keys, vectors = [*keys, *missing], fresh if vectors is None else np.concatenate([vectors, fresh])
+                held[recorded] = keys, vectors  # if a key was deleted in the meantime, nobody reads it
+            return keys, vectors
 
     async def watermark(self, env: str, group: str = "") -> int:
         """Position of the newest trajectory; for a named group, the position at the first call for this group."""
@@ -436,6 +451,16 @@ class MemoryBuffer:
 
     async def close(self) -> None:
         pass
+
+
+def _descending(values: NDArray[np.float32]) -> Iterator[int]:
+    """The rows from the greatest value to the least, equal ones in their order; the first ones without sorting all."""
+    import numpy as np
+
+    first = min(FIRST_ROWS, len(values))
+    least = np.partition(values, -first)[-first] if first else 0.0
+    for rows in (np.flatnonzero(values >= least), np.flatnonzero(values < least)):
+        yield from rows[np.argsort(-values[rows], kind="stable")].tolist()
 
 
 def _unit(vectors: NDArray[np.float16]) -> NDArray[np.float32]:

@@ -45,7 +45,7 @@ from dreamgym.replay.ranking import (
     is_disputed,
     rank,
     seen_states,
-    similarity_to,
+    similarities,
 )
 from dreamgym.spans import timed
 from dreamgym.types import Source, Task, Trajectory, Transition
@@ -337,10 +337,10 @@ def _nearest_keys(rows: list[Row]) -> list[Row]:
 
 
 def _similarities(asked: Key, rows: list[Row]) -> dict[UUID, float]:
-    """Key id to its similarity to the asked key (see `similarity_to`)."""
-    keys = {row[0]: ((row[1], row[2]), row[3]) for row in rows}
-    similarity = similarity_to(asked)
-    return {identity: similarity(key, cosine) for identity, (key, cosine) in keys.items()}
+    """Key id to its similarity to the asked key (see `similarities`)."""
+    keys: dict[UUID, tuple[Key, float]] = {row[0]: ((row[1], row[2]), row[3]) for row in rows}
+    scores = similarities(asked, [key for key, _ in keys.values()], [cosine for _, cosine in keys.values()])
+    return dict(zip(keys, scores, strict=True))
 
 
 def _demonstration(best: Candidate, told: Mapping[UUID, tuple[str, str]]) -> Demonstration:

@@ -130,12 +130,13 @@ class _Mapping:
             elif value is None:
                 yield nothing_of(name)
 
-    def _words(self, identity: str) -> Iterator[str]:
-        yield from self._own[identity]
-        yield from (f"@{value}" for value in self._pointed.get(identity, ()))
-        for field, target in sorted(self._named[identity]):
-            yield from (f"{field}.@{value}" for value in self._pointed.get(target, ()))
-        yield from sorted({f"has.{field}={word}" for field, by in self._by[identity] for word in self._texts(by)})
+    def _words(self, identity: str) -> list[str]:
+        words = [*self._own[identity], *(f"@{value}" for value in self._pointed.get(identity, ()))]
+        for field, target in sorted(one for one in self._named[identity] if one[1] in self._pointed):
+            words += (f"{field}.@{value}" for value in self._pointed[target])
+        if by := self._by.get(identity):
+            words += sorted({f"has.{field}={word}" for field, other in by for word in self._texts(other)})
+        return words
 
     def _texts(self, identity: str) -> list[str]:
         """The words of an entity's texts and its mark, without its flags."""
