@@ -39,7 +39,8 @@ async def play_agent(
 ) -> Played:
     """Let an agent play one task through the server. Raises InvalidInput if it needs a model and there is none.
 
-    An agent's exception is raised; with `keeps_failures`, its episode is returned instead, marked as failed.
+    After an agent's exception, the episode is finished without success and the exception raised. With
+    `keeps_failures`, the episode is returned instead, marked as failed.
     """
     model_url = check_policy_url(agent, policy_url)
     async with ControlClient(url) as control:
@@ -48,9 +49,9 @@ async def play_agent(
         try:
             answer = await _until_over(playing, control, env, episode.episode)
         except Exception as error:  # an agent is other people's code: any error of it ends its episode
+            ended = await control.finish(env, episode.episode, success=False)
             if not keeps_failures:
                 raise
-            ended = await control.finish(env, episode.episode, success=False)
             return Played(_failed(ended, error), "")
         finally:
             await stop(playing)

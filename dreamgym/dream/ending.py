@@ -11,7 +11,8 @@ The first of these that applies decides:
    tier of another package is not.
 4. The judge, if the model claims nothing, but similar recorded steps ended their tasks.
 
-If none can decide, the end is open: the episode goes on, and its reward is unknown unless it ends later.
+If none can decide, the end is open: the episode goes on, and its reward is unknown unless it ends later. But a step
+that certainly ended its episode, and of which only the success is unknown, still ends it.
 """
 
 from __future__ import annotations
@@ -164,4 +165,5 @@ def _does_alike(action: ToolCall, query: Query) -> bool:
 
 
 def _open(prediction: Prediction) -> Prediction:
-    return prediction.noted(open_end=True).model_copy(update={"success": False, "terminated": False})
+    is_over = prediction.terminated and prediction.provenance.open_end  # as recorded: only the success is unknown
+    return prediction.noted(open_end=True).model_copy(update={"success": False, "terminated": is_over})

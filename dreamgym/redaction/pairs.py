@@ -6,7 +6,7 @@ Each rule reads a text once, from start to end. A value that it has taken or exa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -15,15 +15,33 @@ from dreamgym.redaction.linear import compiled
 from dreamgym.redaction.names import holds_secret, looks_made_up, may_be_secret_name, stands_for_one
 
 _SCHEME = r"(?:(?:bearer|basic|token|apikey|digest)\s{1,4})?"
-_VALUE = re.compile(
-    rf"""(?i)(?:"{_SCHEME}(?P<a>[^"\n]{{1,4096}})"|'{_SCHEME}(?P<b>[^'\n]{{1,4096}})'|`(?P<c>[^`\n]{{1,4096}})`"""
-    rf"""|["'`]?{_SCHEME}(?P<bare>[^\s"'`\\,;&<>(){{}}\[\]|]{{4,}}))"""
-)
-_NAME = re.compile(
-    r"(?i)(?<![\w-])(?P<name>[a-z_][\w.-]{0,60}?)[\"'`*_]{0,3}[ \t]{0,4}(?:=>|:=|==|=|:)[*_]{0,3}[ \t]{0,4}"
-)
+
+
+def _value(shortest: int) -> re.Pattern[str]:
+    return re.compile(
+        rf"""(?i)(?:"{_SCHEME}(?P<a>[^"\n]{{1,4096}})"|'{_SCHEME}(?P<b>[^'\n]{{1,4096}})'|`(?P<c>[^`\n]{{1,4096}})`"""
+        rf"""|["'`]?{_SCHEME}(?P<bare>[^\s"'`\\,;&<>(){{}}\[\]|]{{{shortest},}}))"""
+    )
+
+
+def _pair(name: str) -> re.Pattern[str]:
+    equals = r"[\"'`*_]{0,3}[ \t]{0,4}(?:=>|:=|==|=|:)[*_]{0,3}[ \t]{0,4}"
+    return re.compile(rf"(?i)(?<![\w-])(?P<name>{name}){equals}")
+
+
+def _option(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?i)(?<![\w-])--?(?P<name>{name})(?:=|[ \t]{{1,4}})(?!-)")
+
+
+def _element(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?i)<(?P<name>{name})(?:\s[^<>]{{0,256}})?>\s{{0,16}}(?P<value>[^<>]{{1,4096}})<")
+
+
+_VALUE, _OWN_VALUE = _value(shortest=4), _value(shortest=1)
+_NAME = _pair(r"[a-z_][\w.-]{0,60}?")
+_OPTION = _option(r"[a-z][\w-]{1,60}")
+_ELEMENT = _element(r"[a-z_][\w:.-]{0,60}")
 _WORD_BEFORE = re.compile(r"(?i)[a-z]{2,16}(?=[ \t]\Z)")
-_OPTION = re.compile(r"(?i)(?<![\w-])--?(?P<name>[a-z][\w-]{1,60})(?:=|[ \t]{1,4})(?!-)")
 _SAID = re.compile(
     r"(?i)\b(?P<name>(?:(?:api|access|auth|secret|private|license|security|recovery|login|session|bearer|admin|root|user)"
     r"[ \t](?:code|key|token|pin|password|secret))"
@@ -33,7 +51,6 @@ _SAID = re.compile(
 )
 _MEASURE = re.compile(r"(?i)\d+[-_ ]?(?:bit|byte|char|digit|day|hour|min|sec|time|x|%|st|nd|rd|th)")
 _WRITTEN = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{6,}|(?=.*[!@#$%^*+=]).{6,}")
-_ELEMENT = re.compile(r"<(?P<name>[A-Za-z_][\w:.-]{0,60})(?:\s[^<>]{0,256})?>\s{0,16}(?P<value>[^<>]{1,4096})<")
 _USERINFO = re.compile(r"(?i)\b[a-z][a-z0-9+.-]{0,30}://(?P<user>[^\s:/@\"'<>]{0,128}):(?P<value>[^\s/\"'<>]{1,256})@")
 _TOKEN_AS_USER = re.compile(r"(?i)\bhttps?://(?P<value>[\w.~-]{16,256})@")
 _AUTHORIZATION = re.compile(r"(?i)\b(?:bearer|basic)\s{1,4}(?P<value>[\w.~+/=-]{12,}+)")
@@ -97,21 +114,34 @@ def named(text: str) -> Iterator[Find]:
     """Find values behind the name of a secret: `name: value`, `NAME=value`, `--name value`, `<name>value</name>`."""
     yield from _values_behind(_NAME, text)
     yield from _values_behind(_OPTION, text)
-    for match in _ELEMENT.finditer(text):
-        value = match["value"].strip()
-        if value and holds_secret(match["name"].rpartition(":")[2], value) and not stands_for_one(value):
-            start = match.start("value") + match["value"].index(value)
-            yield Find(start, start + len(value), match["name"], is_told=True)
+    yield from _contents(_ELEMENT, text)
 
 
-def _values_behind(pattern: re.Pattern[str], text: str) -> Iterator[Find]:
+def behind(names: Iterable[str]) -> Callable[[str], Iterator[Find]]:
+    """Make a rule that finds values where `named` does, but behind these names, which are not those of secrets.
+
+    A plain word without quotes may be part of a sentence and stays.
+    """
+    one = f"(?:{'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})"
+    pair, option, element = _pair(one), _option(one), _element(rf"(?:[\w.-]{{1,60}}:)?{one}")
+
+    def rule(text: str) -> Iterator[Find]:
+        yield from _values_behind(pair, text, is_own=True)
+        yield from _values_behind(option, text, is_own=True)
+        yield from _contents(element, text, is_own=True)
+
+    return rule
+
+
+def _values_behind(pattern: re.Pattern[str], text: str, *, is_own: bool = False) -> Iterator[Find]:
     done = 0
     for match in pattern.finditer(text):
         if match.start() < done:
             continue
         before = _WORD_BEFORE.search(text, max(0, match.start() - 17), match.start())
         names = [match["name"], *([f"{before[0]}_{match['name']}"] if before else [])]
-        found = _VALUE.match(text, match.end()) if any(map(may_be_secret_name, names)) else None
+        form = _OWN_VALUE if is_own else _VALUE
+        found = form.match(text, match.end()) if is_own or any(map(may_be_secret_name, names)) else None
         if found is None:
             continue
         done = found.end()
@@ -119,13 +149,24 @@ def _values_behind(pattern: re.Pattern[str], text: str) -> Iterator[Find]:
         value = (
             found[group].rstrip(".:!?") if group == "bare" else found[group]
         )  # the end of a sentence is not part of it
-        name = next((name for name in names if _is_taken(name, value, group != "bare" or pattern is _OPTION)), None)
+        is_plain = group != "bare" or match[0].startswith("-")
+        name = next((name for name in names if _is_taken(name, value, is_plain, is_own)), None)
         if name is not None:
             yield Find(found.start(group), found.start(group) + len(value), name, is_told=True)
 
 
-def _is_taken(name: str, value: str, is_plain: bool) -> bool:
+def _contents(element: re.Pattern[str], text: str, *, is_own: bool = False) -> Iterator[Find]:
+    for match in element.finditer(text):
+        name, value = match["name"].rpartition(":")[2], match["value"].strip()
+        if value and (is_own or (holds_secret(name, value) and not stands_for_one(value))):
+            start = match.start("value") + match["value"].index(value)
+            yield Find(start, start + len(value), match["name"], is_told=True)
+
+
+def _is_taken(name: str, value: str, is_plain: bool, is_own: bool) -> bool:
     """True if the value is removed. Plain words behind a secret's name, unquoted, are part of a sentence and stay."""
+    if is_own:
+        return bool(value) and (is_plain or (any(map(str.isalnum, value)) and not value.isalpha()))
     if not holds_secret(name, value) or stands_for_one(value):
         return False
     return looks_made_up(value) or (is_plain and " " not in value)

@@ -20,7 +20,7 @@ from dreamgym.redaction.linear import compiled
 from dreamgym.redaction.names import has_letter_and_digit, holds_secret, is_secret_name
 from dreamgym.redaction.placeholder import MARK, Placeholders
 from dreamgym.redaction.rules import RedactionRules
-from dreamgym.redaction.tables import columns
+from dreamgym.redaction.tables import columns, under
 from dreamgym.types import JsonObject
 
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
@@ -85,13 +85,15 @@ class Redactor:
         self._known = {form: (name, value) for value, name in (known or {}).items() for form in _forms(value)}
         self._learned: dict[str, None] = {}
         """Values that were learned later, the newest last."""
-        make = self._make
+        make, own = self._make, {name for name in self._fields if name.strip()}
         self._rules_of_form: tuple[Rule, ...] = (
             *(_of_pattern(name, compiled(pattern)) for name, pattern in rules.patterns.items()),
             *(_FORMS if rules.secrets else ()),
             *(_of_kind(personal.RULES[kind], make) for kind in personal.RULES if kind in rules.personal),
+            *([pairs.behind(own)] if own else []),
         )
         self._telling: tuple[Rule, ...] = (pairs.beside, pairs.named, pairs.said) if rules.secrets else ()
+        self._columns: tuple[Rule, ...] = (*([columns] if rules.secrets else []), *([under(own)] if own else []))
 
     def know(self, known: Mapping[str, str]) -> list[str]:
         """Replace these values too, until `MAX_LEARNED` newer ones are learned; returns those that are new.
@@ -160,7 +162,10 @@ class Redactor:
         """Redact an object by its field names, by `{"name": "password", "value": "x"}`, and rows by column names."""
         entries = [name for key in _NAMES if isinstance(name := value.get(key), str)]
         entry = next((name for name in entries if self._is_secret(name, "")), None)
-        names = next((item for item in value.values() if _is_heading(item) and any(map(is_secret_name, item))), None)
+        names = next(
+            (item for item in value.values() if _is_heading(item) and any(self._is_secret(name, "") for name in item)),
+            None,
+        )
         redacted: JsonObject = {}
         for name, item in value.items():
             if entry is not None and (
@@ -256,7 +261,8 @@ class Redactor:
         without_pictures = _OPAQUE.sub(lambda match: " " * len(match[0]), seen.text)
         finds = list(self._literal(seen.text))
         if self._rules.secrets:
-            finds += [*pairs.private_keys(seen.text), *columns(seen.text)]
+            finds += pairs.private_keys(seen.text)
+        finds += [find for rule in self._columns for find in rule(seen.text)]
         for start in range(0, max(1, len(seen.text) - _OVERLAP), _WINDOW - _OVERLAP):
             window, to_form = (whole[start : start + _WINDOW] for whole in (seen.text, without_pictures))
             finds += [

@@ -19,7 +19,7 @@ class RedactionRules(Frozen):
     personal: tuple[str, ...] = KINDS
     """Kinds of personal data to remove."""
     fields: tuple[str, ...] = ()
-    """Names of fields and arguments whose whole value is removed, besides the known ones (password, api_key, …)."""
+    """Names of fields, arguments and columns whose value is removed, besides the known ones (password, api_key, …)."""
     patterns: dict[str, str] = Field(default_factory=dict)
     """Your own regular expressions (RE2: no look-around), by the name for their placeholder."""
     allow: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from dreamgym.redaction.find import Find
 from dreamgym.redaction.names import is_secret_name, stands_for_one
@@ -26,42 +26,53 @@ _MAY_BE_HEAD = re.compile(
 
 def columns(text: str) -> Iterator[Find]:
     """Find the cells under a heading that is a secret's name."""
-    if not may_tell(text):
-        return
-    yield from _lines(text)
+    if may_tell(text):
+        for find in _columns(text, _MAY_BE_HEAD, is_secret_name):
+            if not stands_for_one(text[find.start : find.end]):
+                yield find
+
+
+def under(names: Collection[str]) -> Callable[[str], Iterator[Find]]:
+    """Make a rule that finds the cells under headings with these names, which are in lower case."""
+    may_be_head = re.compile(f"(?i){'|'.join(map(re.escape, names))}")
+    return lambda text: _columns(text, may_be_head, lambda name: name.lower() in names)
+
+
+def _columns(text: str, may_be_head: re.Pattern[str], is_taken: Callable[[str], bool]) -> Iterator[Find]:
+    yield from _lines(text, may_be_head, is_taken)
     for insert in _INSERT.finditer(text):
         names = [name.strip(' \t\n"`[]') for name in insert["names"].split(",")]
-        secret = {at: name for at, name in enumerate(names) if is_secret_name(name)}
+        taken = {at: name for at, name in enumerate(names) if is_taken(name)}
         at = insert.end()
-        while secret and (row := _ROW.match(text, at)):
+        while taken and (row := _ROW.match(text, at)):
             at = row.end()
-            yield from _taken(text, _cells(",", text, *row.span("row")), secret)
+            yield from _contents(text, _cells(",", text, *row.span("row")), taken)
 
 
-def _lines(text: str) -> Iterator[Find]:
+def _lines(text: str, may_be_head: re.Pattern[str], is_taken: Callable[[str], bool]) -> Iterator[Find]:
     at, head = 0, None
     for line in text.splitlines(keepends=True):
         start, at = at, at + len(line)
         end = start + len(line.rstrip("\r\n"))
         if head is not None:
-            delimiter, count, secret = head
+            delimiter, count, taken = head
             cells = _cells(delimiter, text, start, end)
             if len(cells) == count:
-                yield from _taken(text, cells, secret)
+                yield from _contents(text, cells, taken)
                 continue
-        head = _head(text, start, end) if _MAY_BE_HEAD.search(text, start, end) else None
+        head = _head(text, start, end, is_taken) if may_be_head.search(text, start, end) else None
 
 
-def _head(text: str, start: int, end: int) -> tuple[str, int, dict[int, str]] | None:
-    """Delimiter, number of cells, and names of the secret columns, if the line can be the heading of a table."""
+def _head(text: str, start: int, end: int, is_taken: Callable[[str], bool]) -> tuple[str, int, dict[int, str]] | None:
+    """Delimiter, number of cells, and names of the taken columns, if the line can be the heading of a table."""
     for delimiter in _CELL if end - start <= _LONGEST_HEAD else ():
         if text.find(delimiter, start, end) >= 0:
             cells = _cells(delimiter, text, start, end)
             names = [text[first:last].strip("*_`") for first, last in cells]
             inner = names[1:-1] if delimiter == "|" and not names[0] and not names[-1] else names
-            secret = {at: name for at, name in enumerate(names) if is_secret_name(name)}
-            if secret and len(inner) > 1 and all(map(_HEADING.fullmatch, inner)):
-                return delimiter, len(cells), secret
+            taken = {at: name for at, name in enumerate(names) if is_taken(name)}
+            if taken and len(inner) > 1 and all(map(_HEADING.fullmatch, inner)):
+                return delimiter, len(cells), taken
     return None
 
 
@@ -80,12 +91,7 @@ def _cells(delimiter: str, text: str, start: int, end: int) -> list[tuple[int, i
             return cells
 
 
-def _taken(text: str, cells: list[tuple[int, int]], secret: dict[int, str]) -> Iterator[Find]:
+def _contents(text: str, cells: list[tuple[int, int]], taken: dict[int, str]) -> Iterator[Find]:
     for at, (start, end) in enumerate(cells):
-        if (
-            at in secret
-            and start < end
-            and not stands_for_one(text[start:end])
-            and not _RULE.fullmatch(text, start, end)
-        ):
-            yield Find(start, end, secret[at], is_told=True)
+        if at in taken and start < end and not _RULE.fullmatch(text, start, end):
+            yield Find(start, end, taken[at], is_told=True)

@@ -7,7 +7,8 @@ import textwrap
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.runs.opening import SPLITS, Against, real_for, tasks_of, with_recorded_starts
+from dreamgym.runs.opening import SPLITS, Against, open_seeded, real_for, tasks_of, with_recorded_starts
+from dreamgym.runs.seed import folder_of
 from dreamgym.runs.server_process import server
 from dreamgym.types import Task, Trajectory
 
@@ -29,7 +30,7 @@ async def play(
     """Play one episode. Return the trajectory and the agent's final answer, None for a behaviour.
 
     Args:
-        env: the environment's name, or its folder.
+        env: the environment's name, or its folder. For a dream, new recordings in the folder are stored first.
         agent: a behaviour of the environment, or an agent as `load_agent` takes it.
         against: the dream or the real environment.
         task: id of the task, of any split; None: the first training task.
@@ -44,6 +45,9 @@ async def play(
     """
     if keeps and against is Against.DREAM:
         raise InvalidInput("--store is for --against real: episodes of a dream are never stored as recordings")
+    if against is Against.DREAM and folder_of(env) is not None:
+        async with open_seeded(env, dsn=dsn):
+            pass  # the server in another process takes nothing in
     spec = load_spec(env)
     real = real_for(env, spec, against)
     chosen = tasks_of(spec, SPLITS[0], real)[0] if task is None else _named(task, spec, real)

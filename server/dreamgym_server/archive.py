@@ -22,21 +22,26 @@ AT_ONCE = 100
 """Number of episodes that are read and stored together."""
 
 
-def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
-    """The trajectory of a finished episode; None while it runs.
+def source_of(episode: Episode) -> Source:
+    """Where an episode is played.
 
-    Its source follows from its steps, because a server of real environments may close episodes that a server of dreams
+    This follows from its steps, because a server of real environments may close episodes that a server of dreams
     left running. If it has none, only a dream has a watermark.
     """
-    if episode.stop_reason is None:
-        return None
     tiers = {transition.provenance.tier for transition in episode.transitions}
     is_real = tiers == {Tier.REAL} if tiers else episode.as_of is None
+    return Source.REAL if is_real else Source.SYNTHETIC
+
+
+def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
+    """The trajectory of a finished episode; None while it runs."""
+    if episode.stop_reason is None:
+        return None
     return Trajectory(
         id=episode.id,
         task=episode.task,
         transitions=episode.transitions,
-        source=Source.REAL if is_real else Source.SYNTHETIC,
+        source=source_of(episode),
         stop_reason=episode.stop_reason,
         world=episode.task.world if spec.deterministic else "",
         policy_version=episode.policy_version,

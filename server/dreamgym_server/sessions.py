@@ -34,7 +34,7 @@ from dreamgym.replay.episode_store import Episode, EpisodeStore
 from dreamgym.spans import TimedSpan
 from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall, Transition
-from dreamgym_server.archive import Archive, trajectory_of
+from dreamgym_server.archive import Archive, source_of, trajectory_of
 from dreamgym_server.limits import Limits
 from dreamgym_server.live import (
     Client,
@@ -141,14 +141,15 @@ class Episodes:
             UnknownEpisode: there is no such episode in this environment.
             InvalidInput: the other episode has fewer steps, or its last shared step ended it.
             WorldChanged: a real environment answers differently when the steps are played again, or their calls were
-                stored redacted.
+                stored redacted; or the other episode is a dream and this server plays real ones, or the reverse.
         """
         key = order.idempotency_key and f"fork {env} {episode_id} {order.step} {order.idempotency_key}"
         if key and (known := await self._store.find(key)):
             return known
         await self._check_room()
         begun = first_steps(await self.read(env, episode_id), order.step)
-        episode = begun.model_copy(update={"id": secrets.token_hex(16), "expires_at": self._expiry()})
+        fresh = {"id": secrets.token_hex(16), "expires_at": self._expiry()}
+        episode = begun.model_copy(update={**fresh, "is_kept": begun.is_kept and self.world(env).keeps})
         return await self._start(episode, await self._restored(episode), key)
 
     async def _start(self, episode: Episode, environment: Environment, idempotency_key: str | None) -> Episode:
@@ -493,6 +494,16 @@ class Episodes:
 
     async def _restored(self, episode: Episode) -> Environment:
         world = self.worlds[episode.env]
+        if (begun_as := source_of(episode)) is not world.source:
+            raise WorldChanged(
+                f"the episode is {begun_as}, but this server's episodes of {episode.env!r} are {world.source}: go on "
+                "at a server of the other kind, or start a new episode here"
+            )
+        if episode.is_kept and not world.keeps:
+            raise WorldChanged(
+                "the episode was started on a server that stores recordings, but this one does not: go on at a server "
+                "with --store, or start a new episode here"
+            )
         async with self._in_time(world, 1 + episode.version):
             return await world.restore(episode)
 

@@ -238,6 +238,10 @@ def test_a_run_is_forgotten_with_everything_that_belongs_only_to_it(dreamgym: Co
     (folder / "recordings" / "b.jsonl").unlink()
     assert dreamgym("db", "forget", "crm", "crm-b", "--yes")[0] == 0
     assert dreamgym("seed", "crm", "crm")[2].splitlines()[-1] == "crm: 0 of 1 trajectories are new"
+    (folder / "recordings" / "a.jsonl").unlink()
+    assert dreamgym("db", "forget", "crm", "a", "--yes")[0] == 0
+    assert dreamgym("seed", "crm", "crm")[2].splitlines()[-1] == "crm: 0 of 0 trajectories are new"
+    assert answers(dsn) == []
 
 
 def test_a_deletion_that_fails_in_the_middle_deletes_nothing(dreamgym: Command, dsn: str) -> None:

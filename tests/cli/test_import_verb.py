@@ -133,6 +133,17 @@ def test_a_new_folder_is_not_left_behind_if_nothing_can_be_used(run: Command, tm
     assert [file.name for file in (tmp_path / "made").iterdir()] == ["env.toml"]
 
 
+def test_a_new_folder_is_not_left_behind_if_another_folder_has_its_name_in_the_store(
+    run: Command, tmp_path: Path, dsn: str
+) -> None:
+    (tmp_path / "chats.jsonl").write_text(json.dumps({**chat("find"), "tools": [FIND]}))
+    assert run("chats.jsonl", "--env", "one/crm", "--new")[0] == 0
+    (tmp_path / "two").mkdir()
+    code, said = run("chats.jsonl", "--env", "two/crm", "--new")
+    assert (code, "have the same environment name, 'crm'" in said) == (2, True)
+    assert list((tmp_path / "two").iterdir()) == []
+
+
 @pytest.mark.usefixtures("chats")
 def test_no_schema_is_made_up_if_no_file_defines_a_tool(run: Command, tmp_path: Path) -> None:
     code, said = run("chats.jsonl", "--env", "made", "--new")

@@ -103,6 +103,12 @@ def test_play_prints_an_episode_of_the_dream_with_where_each_answer_came_from(dr
     assert out.splitlines()[-1].startswith("end    ")
 
 
+def test_play_first_stores_what_is_new_in_the_folder(dreamgym: Command, dsn: str) -> None:
+    code, out, err = dreamgym("play", COIN, "--agent", "expert", "--model", "nearest")
+    assert (code, "[recorded]" in out) == (0, True)
+    assert "trajectories are new" in err
+
+
 def test_an_agent_that_asks_no_model_needs_no_endpoint_and_any_other_is_refused_without_one(
     dreamgym: Command, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

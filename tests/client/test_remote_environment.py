@@ -15,7 +15,7 @@ from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import RealWorlds
 from pydantic import JsonValue
-from server_stage import ADD_TOOL, PEEK_TOOL, CounterEnvironment, Stage, counter_spec
+from server_stage import ADD_TOOL, PEEK_TOOL, CounterEnvironment, Stage, counter_spec, told
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
@@ -358,3 +358,16 @@ async def test_an_agent_that_cancels_itself_has_failed_like_one_that_raises(stag
         with pytest.raises(RuntimeError, match="the agent was cancelled before its episode was over"):
             await play_agent(url, "counter", leaking, "", TASK, 0)
     assert played.trajectory.stop_reason is StopReason.ERROR
+
+
+async def test_an_agent_that_raises_ends_its_episode_at_once_without_success(stage: Stage) -> None:
+    async def crashing(task: str, mcp_url: str, policy_url: str) -> str:
+        async with told(mcp_url) as client:
+            await client.call_tool("add", {"n": 1})
+        raise ConnectionError("the agent lost its mind")
+
+    async with stage.serve(stage.real()) as (url, _):
+        with pytest.raises(ConnectionError, match="the agent lost its mind"):
+            await play_agent(url, "counter", crashing, "", TASK, 0)
+    (stored,) = await stage.buffer.trajectories("counter")
+    assert (stored.stop_reason, stored.success, len(stored.transitions)) == (StopReason.FINISHED, False, 1)

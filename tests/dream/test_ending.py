@@ -17,7 +17,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.testing.replay import sample_trajectory, sample_transition
-from dreamgym.types import JsonObject, Source, StepResult, Task, Tier, ToolCall
+from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -208,6 +208,18 @@ async def test_a_judge_that_answers_rubbish_leaves_the_end_open_and_it_can_be_de
     assert (first.reward, first.terminated, first.info["open_end"]) == (0.0, False, True)
     second = await played(made, "sing again")
     assert (second.reward, second.terminated, "open_end" in second.info) == (1.0, True, False)
+
+
+async def test_a_recorded_end_of_unknown_worth_stays_an_end_if_the_judge_answers_rubbish() -> None:
+    left = WIN.result.model_copy(update={"reward": 0.0})
+    unjudged = WIN.model_copy(update={"result": left, "provenance": Provenance(tier=Tier.REAL, open_end=True)})
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add([sample_trajectory("left", TO_HALL, unjudged, instruction=LIVING)])
+    made = DreamEnvironment(WORLD, LanguageModel(Scripted(verdicts=["yes", "no"])), buffer)
+    await made.reset(task(), seed=1)
+    result = await played(made, "north", "focus on dove")
+    assert (result.observation, result.done, result.reward) == (WIN.result.observation, True, 0.0)
+    assert result.info["open_end"] is True
 
 
 async def test_the_judge_is_not_asked_about_a_step_that_a_recording_of_this_goal_shows_not_to_end() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from dreamgym_server.connections import MAX_BODY_BYTES
 from recorder_stage import ODD, call, http_odd, recording
 
 from dreamgym.recordings.log import Note
@@ -47,6 +49,18 @@ async def test_a_body_with_an_unknown_field_is_refused_and_the_field_is_named(tm
     ):
         assert response.status == 400
         assert "tusk" in (await response.json())["error"]
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+@pytest.mark.parametrize("path", ["r", "r/finish"])
+async def test_a_label_of_more_than_a_megabyte_is_refused(path: str, tmp_path: Path) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+        label = BytesIO(json.dumps({"answer": "a" * MAX_BODY_BYTES}).encode())
+        async with recorder.http.post(f"{recorder.url}/record/{path}", data=label) as response:
+            assert (response.status, await response.json()) == (
+                413,
+                {"error": f"the request body exceeds {MAX_BODY_BYTES} bytes"},
+            )
     assert not (tmp_path / "r.jsonl").exists()
 
 

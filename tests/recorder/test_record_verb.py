@@ -212,6 +212,30 @@ async def test_a_label_adds_task_and_outcome_and_ends_the_current_run(tmp_path: 
     assert [trajectory.success for trajectory in read_jsonl(out / "trajectories.jsonl", Trajectory)] == [True, True]
 
 
+async def test_a_finished_run_is_refused_with_the_reason_until_the_folder_can_be_updated(tmp_path: Path) -> None:
+    import aiohttp
+
+    out = tmp_path / "crm"
+    async with recording_over_http(out) as (process, url), aiohttp.ClientSession() as http:
+        client = RawHttp(http, url.replace("/mcp", "/record/r/mcp"))
+        await client.shake_hands()
+        await client.ask(request("tools/list", 1))
+        await client.ask(call("count", 2))
+        (out / "tools.json").mkdir()
+        async with http.post(url.replace("/mcp", "/record/r/finish"), json={"success": True}) as response:
+            refused = response.status, (await response.json())["error"]
+        (out / "tools.json").rmdir()
+        async with http.post(url.replace("/mcp", "/record/r/finish")) as response:
+            assert (response.status, (await response.json())["finished"]) == (200, True)
+        assert (out / "tools.json").exists()
+        process.process.terminate()
+        _, said = await process.leave()
+    assert refused[0] == 503
+    assert refused[1].startswith(f"the recordings are kept, but {out} could not be updated from them: ")
+    assert said.decode().count(f"dreamgym record: {refused[1]}\n") == 1
+    assert [one.success for one in read_jsonl(out / "trajectories.jsonl", Trajectory)] == [True]
+
+
 def test_a_short_value_of_a_header_is_not_removed_from_the_recording(tmp_path: Path) -> None:
     url = "http://127.0.0.1:9/items/71"
     command = [DREAMGYM, "record", str(tmp_path), "--upstream", url, "--header", "X-Debug=DBG"]

@@ -79,7 +79,7 @@ def test_text_in_the_traffic_that_looks_like_a_label_does_not_end_the_run(tmp_pa
 
 @pytest.mark.parametrize("run", ["../up", "a/b", "", ".hidden", "a" * 129, "a\n"])
 def test_a_run_id_that_is_not_a_file_name_is_refused(run: str) -> None:
-    with pytest.raises(InvalidInput, match="run id"):
+    with pytest.raises(InvalidInput, match=r"run id '.*': expected .*, of which the first is a letter or a digit"):
         checked(run)
 
 

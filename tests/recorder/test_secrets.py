@@ -190,10 +190,11 @@ def test_a_dry_run_writes_nothing_and_names_rule_place_and_count_but_no_value(tm
         request("tools/list", 1),
         call("echo", 2, to=[MAIL, MAIL], password=PASSWORD),
         call("environment", 3, name="CRM_PASSWORD"),
+        call("echo", 4, said="it is hunter3-cl"),
     ]
     environ = {**os.environ, "DREAMGYM_HOME": str(tmp_path / "home"), "CRM_PASSWORD": OF_THE_ENVIRONMENT}
     done = subprocess.run(
-        [str(BIN / "dreamgym"), "record", "crm", "--out", str(out), "--dry-run", "--", *ODD],
+        [str(BIN / "dreamgym"), "record", "crm", "--out", str(out), "--dry-run", "--", *ODD, "--api-key=hunter3-cl"],
         input=b"".join(json.dumps(message).encode() + b"\n" for message in messages),
         env=environ,
         capture_output=True,
@@ -204,5 +205,6 @@ def test_a_dry_run_writes_nothing_and_names_rule_place_and_count_but_no_value(tm
     assert ["2", "email", "tools/call", "echo:", "params.arguments.to[]"] in rows
     assert ["1", "password", "tools/call", "echo:", "params.arguments.password"] in rows
     assert ["1", "crm_password", "tools/call", "environment:", "result.structuredContent.value"] in rows
+    assert ["1", "api-key", "tools/call", "echo:", "params.arguments.said"] in rows
     assert not out.exists()
-    assert not any(secret.encode() in done.stderr for secret in PLANTED)
+    assert not any(secret.encode() in done.stderr for secret in (*PLANTED, "hunter3-cl"))

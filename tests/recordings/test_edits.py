@@ -1,5 +1,6 @@
 """A person's edit of a folder's files stays until its recording changes, and is never lost without a copy."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -61,11 +62,35 @@ def test_of_updates_at_the_same_time_one_builds_the_folder_and_the_others_wait_f
 
 
 def test_a_folder_without_recordings_is_left_alone(folder: Path) -> None:
-    for file in (folder / "recordings").glob("*.jsonl"):
-        file.unlink()
+    shutil.rmtree(folder / "recordings")
     before = contents(folder)
     assert update_folder(folder) is None
     assert contents(folder) == before
+
+
+def test_a_folder_whose_last_recording_was_deleted_loses_its_trajectories_and_keeps_what_the_server_and_a_person_said(
+    folder: Path,
+) -> None:
+    own = trajectories(folder)["crm-a"].model_copy(update={"id": "mine"})
+    with (folder / "trajectories.jsonl").open("a") as file:
+        file.write(own.model_dump_json())
+    Tape(folder, "b").note(task="Who is x2?")
+    update_folder(folder)
+    before = contents(folder)
+    for recording in (folder / "recordings").glob("*.jsonl"):
+        recording.unlink()
+    report = update_folder(folder)
+    assert report is not None
+    assert (report.runs, report.trajectories, report.messages) == (0, 1, ())
+    assert list(trajectories(folder)) == ["mine"]
+    assert "Bob" not in (folder / "observed.json").read_text()
+    assert {name for name, content in contents(folder).items() if content != before[name]} == {
+        "trajectories.jsonl", "observed.json", "tasks.jsonl",
+    }  # fmt: skip
+    assert update_folder(folder) is None
+    Tape(folder, "c", at=3000).hello().call("get", "Cyd", id="x3")
+    assert update_folder(folder) is not None
+    assert list(trajectories(folder)) == ["crm-c", "mine"]
 
 
 def test_an_edit_a_removal_and_an_addition_stay_when_another_run_comes(folder: Path) -> None:

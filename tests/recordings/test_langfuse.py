@@ -97,6 +97,13 @@ def test_every_form_of_a_trace_gives_its_steps_its_error_and_its_answer(form: st
     assert [step.result.is_error for step in trajectory.transitions] == [False, True]
 
 
+def test_a_failed_call_without_a_result_answers_what_the_agent_read(tmp_path: Path) -> None:
+    mia, bob = calls("TOOL")
+    trajectory = only(imported(tmp_path, spec("find"), trace([*generations(), mia, {**bob, "statusMessage": "404"}])))
+    assert steps(trajectory) == EXPECTED
+    assert [step.result.is_error for step in trajectory.transitions] == [False, True]
+
+
 def test_spans_named_like_a_tool_that_the_model_called_are_its_calls(tmp_path: Path) -> None:
     others = [observation("build prompt", "SPAN", 2, input={"x": 1}, output="y")]
     trajectory = only(imported(tmp_path, spec("find"), trace([*generations(), *others, *calls("SPAN")])))

@@ -124,6 +124,8 @@ def span(span_id: str, parent: str = "", *, start: int = 0, failed: bool = False
     names = {
         "op": "operation.name",
         "tool": "tool.name",
+        "id": "tool.call.id",
+        "said": "input.messages",
         "arguments": "tool.call.arguments",
         "result": "tool.call.result",
     }
@@ -165,6 +167,48 @@ def test_a_failed_call_without_a_result_answers_with_its_status(tmp_path: Path) 
     row = span("1", op="execute_tool", tool="find", arguments="{}", failed=True)
     step = only(imported(tmp_path, spec("find"), row)).transitions[0]
     assert (step.result.observation, step.result.is_error) == ("it broke", True)
+
+
+def messages(*results: tuple[str, str]) -> str:
+    """A conversation with calls of `find`, each with its id, and their results."""
+    said: list[Any] = [{"role": "user", "parts": [{"type": "text", "content": "go"}]}]
+    for call_id, result in results:
+        call = {"type": "tool_call", "id": call_id, "name": "find", "arguments": {}}
+        answer = {"type": "tool_call_response", "id": call_id, "result": result}
+        said += [{"role": "assistant", "parts": [call]}, {"role": "user", "parts": [answer]}]
+    return json.dumps(said)
+
+
+@pytest.mark.parametrize("ids", [{"id": "b"}, {}])
+def test_a_failed_call_without_a_result_answers_what_the_agent_read(ids: dict[str, str], tmp_path: Path) -> None:
+    failed = span("2", start=2, op="execute_tool", tool="find", arguments="{}", failed=True, **ids)
+    model = span("3", start=3, op="chat", said=messages(("a", "#7"), ("b", "please try again")))
+    first, second = only(imported(tmp_path, spec("find"), tool("1", start=1), failed, model)).transitions
+    assert (first.result.observation, first.result.is_error) == ("#7", False)
+    assert (second.result.observation, second.result.is_error) == ("please try again", True)
+
+
+def test_a_failed_call_answers_with_its_status_if_it_is_not_certain_what_the_agent_read(tmp_path: Path) -> None:
+    failed = span("2", start=2, op="execute_tool", tool="find", arguments="{}", failed=True)
+    model = span("3", start=3, op="chat", said=messages(("a", "of an earlier run"), ("b", "#7"), ("c", "try again")))
+    first, second = only(imported(tmp_path, spec("find"), tool("1", start=1), failed, model)).transitions
+    assert (first.result.observation, second.result.observation) == ("#7", "it broke")
+
+
+def test_a_call_that_another_tool_made_is_left_out_and_reported(tmp_path: Path) -> None:
+    rows = [tool("1"), span("2", "1", start=1, op="chat"), tool("3", "2", start=2, tool="query"), tool("4", "3")]
+    report = imported(tmp_path, spec("find", "query"), *rows)
+    assert [step[0] for step in steps(report.trajectories[0])] == ["find"]
+    assert [one.reason for one in report.left_out] == [
+        "the call of 'query' cannot be used: another tool made it, not the agent"
+    ]
+
+
+def test_a_call_that_another_tool_made_does_not_let_the_messages_of_earlier_runs_count(tmp_path: Path) -> None:
+    rows = [tool("1", start=1), tool("2", "1", start=2, tool="query")]
+    model = span("3", start=3, op="chat", said=messages(("a", "of an earlier run"), ("b", "#7")))
+    report = imported(tmp_path, spec("find", "query"), *rows, model)
+    assert steps(report.trajectories[0]) == [("find", {}, "#7")]
 
 
 def test_spans_that_are_each_others_parent_do_no_harm(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ EACH: dict[str, Callable[[str], object]] = {
         rule.__name__: found(rule)
         for rule in (forms.prefixed, pairs.beside, pairs.named, pairs.said, pairs.private_keys, tables.columns)
     },
+    "own names": found(pairs.behind({"a", "password"})),
+    "columns of own names": found(tables.under({"a", "password"})),
     **{kind: found(rule, MAKE) for kind, rule in personal.RULES.items()},
     "escapes": encodings.Unescaped,
     "blobs": lambda text: encodings.redact_blobs(text, str),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import string
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,49 @@ def test_own_patterns_and_fields_are_removed_and_allowed_values_stay() -> None:
     assert str(redacted["text"]).startswith("REDACTED-EMPLOYEE-")
     assert str(redacted["text"]).endswith(" wrote to info@public.org")
     assert str(redacted["salary_note"]).startswith("REDACTED-SALARY-NOTE-")
+
+
+@pytest.mark.parametrize("secrets", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "customer_no: A1234567.",
+        "customer_no: 7",
+        "Customer_No = 123, of Rome",
+        '{"broken": "json", "customer_no": "Theodore Smith"',
+        "GET /orders?customer_no=A1234567&limit=2",
+        "find --customer_no ada",
+        "<order><x:customer_no id='1'>Theodore Smith</x:customer_no></order>",
+        "id,customer_no\n1,A1234567\n2,Theodore\n",
+        "| id | customer_no |\n|---|---|\n| 1 | Theodore Smith |\n",
+        "INSERT INTO orders (id, customer_no) VALUES (1, 'A1234567'), (2, 'Theodore')",
+    ],
+)
+def test_the_values_of_own_fields_are_removed_from_texts_and_columns_too(text: str, secrets: bool) -> None:
+    redacted = redactor(fields=("customer_no",), secrets=secrets).text(text)
+    assert not {"A1234567", "123", "7", "Theodore", "Smith", "ada"} & set(re.findall(r"\w+", redacted))
+    assert "REDACTED-CUSTOMER-NO-" in redacted or "REDACTED-X-CUSTOMER-NO-" in redacted
+    assert redactor(fields=("customer_no",), secrets=secrets).text(redacted) == redacted
+
+
+def test_rows_under_the_name_of_an_own_field_are_removed() -> None:
+    rows: JsonObject = {"columns": ["id", "customer_no"], "rows": [[1, "Ada"], [2, "Bob"]]}
+    redacted = json.dumps(redactor(fields=("customer_no",)).value(rows))
+    assert not {"Ada", "Bob"} & set(re.findall(r"\w+", redacted))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "customer_no: the number of the customer",
+        "old_customer_no: A1234567, customer_no2: A1234567",
+        "ask for the customer_no, id and name\n1, 2 and 3\n",
+        "customer_no (str): the number",
+        "customer_no: ...",
+    ],
+)
+def test_words_of_a_sentence_about_an_own_field_and_other_names_stay(text: str) -> None:
+    assert redactor(fields=("customer_no", " ")).text(text) == text
 
 
 @pytest.mark.parametrize(

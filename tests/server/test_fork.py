@@ -9,8 +9,9 @@ import httpx2
 import pytest
 from answers import text_of
 from dreamgym_client.control import ControlClient
+from dreamgym_server.sources import RealWorlds
 from mcp import Client
-from server_stage import Stage, counter_spec
+from server_stage import CounterEnvironment, Stage, counter_spec
 
 from dreamgym.errors import InvalidInput, UnknownEpisode
 from dreamgym.types import Source
@@ -106,6 +107,39 @@ async def test_a_real_environment_that_cannot_be_restored_cannot_be_forked(stage
     assert answer.status_code == 409
     assert "could not be restored: step 0 answered 'count 0' before and 'count 0!'" in answer.json()["error"]
     assert state["stop_reason"] is None
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_a_server_does_not_fork_or_continue_episodes_of_the_other_kind(
+    stage: Stage, kind: str, steps: int
+) -> None:
+    here, there = (stage.dream(), stage.real()) if kind == "dream" else (stage.real(), stage.dream())
+    async with stage.serve(here) as (_, http):
+        made = await played(http, *[1] * steps)
+    async with stage.serve(there) as (url, http):
+        forked = await http.post(f"{EPISODES}/{made['episode']}/fork", json={"step": steps})
+        assert "The session has ended." in await add(url + urlsplit(made["mcp_url"]).path, 1)
+        state = (await http.get(f"{EPISODES}/{made['episode']}")).json()
+    kinds = ("synthetic", "real") if kind == "dream" else ("real", "synthetic")
+    fault = "the episode is {}, but this server's episodes of 'counter' are {}: go on at a server of".format(*kinds)
+    assert (forked.status_code, state["step"], state["stop_reason"]) == (409, steps, "error")
+    assert forked.json()["error"].startswith(fault)
+    assert state["error"].startswith(fault)
+    assert await stage.buffer.trajectories("counter", sources=frozenset(Source)) == ()
+
+
+async def test_the_steps_of_a_server_that_keeps_nothing_are_not_stored_although_a_keeping_one_began_the_episode(
+    stage: Stage,
+) -> None:
+    spec = counter_spec()
+    async with stage.serve(stage.real(spec)) as (_, http):
+        made = await played(http, 1)
+    async with stage.serve(RealWorlds(spec, lambda: CounterEnvironment(spec), keeps=False)) as (url, http):
+        forked = (await http.post(f"{EPISODES}/{made['episode']}/fork", json={"step": 1})).json()
+        assert await add(forked["mcp_url"], 9) == "count 10"
+        assert "The session has ended." in await add(url + urlsplit(made["mcp_url"]).path, 9)
+    assert await stage.buffer.trajectories("counter", sources=frozenset(Source)) == ()
 
 
 async def test_another_process_continues_the_fork(stage: Stage) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
 from dreamgym.files import alone_in, write_whole
-from dreamgym.mirror import Mirror
 from dreamgym.recordings.folder.edits import (
     digest_of_recordings,
     edited_tasks,
@@ -71,15 +70,16 @@ def update_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport 
 
 
 def is_recorded(folder: Path) -> bool:
-    """True if the folder has recordings, from which its files are made."""
-    return any((folder / "recordings").glob("*.jsonl"))
+    """True if the folder's files are made from recordings, even if a person has deleted all of these since."""
+    return any(any((folder / "recordings").glob(name)) for name in ("*.jsonl", "built.json"))
 
 
 def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     """Make tools.json, server.json, tasks.jsonl, trajectories.jsonl and observed.json from the recordings.
 
     If the server reports its states, `[state]` in env.toml is written too, unless a person has written it. A
-    trajectory, a task or a tools.json that a person has edited stays until its recording changes.
+    trajectory, a task or a tools.json that a person has edited stays until its recording changes. If no recording is
+    left, tools.json and server.json stay as they are.
 
     Args:
         folder: folder of the environment.
@@ -114,8 +114,12 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     all_tasks = [edited.get(task.id, task) for task in tasks.all]
     listing = _readable(tools.current[0] if len(tools.current) == 1 else list(tools.current))
     try:
-        _write(folder, mirror_of(runs, tools, calls), all_tasks, known, trajectories)
-        if not is_edited_list(folder, listing, say):
+        if runs:
+            mirror = mirror_of(runs, tools, calls)
+            write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
+            describe(folder, description_of(mirror))
+        _write(folder, all_tasks, known, trajectories)
+        if runs and not is_edited_list(folder, listing, say):
             write_whole(folder / "tools.json", listing)
         if is_recorded(folder):
             write_built(folder, recorded, built, tasks.all, listing)
@@ -146,7 +150,8 @@ def _tools(folder: Path, runs: list[Run], say: Say) -> ToolLists:
     found = tool_lists(runs, say)
     if found is None:
         found = ToolLists(_pages_in(folder), {})
-        say("no run lists the tools; those in tools.json are used")
+        if runs:
+            say("no run lists the tools; those in tools.json are used")
     if older := ", ".join(found.older()):
         said = f"recorded with another tool list than the newest one: {older}"
         say("; ".join([said, *listed_differences(found), "a run whose calls all fit the newest list is kept"]))
@@ -167,16 +172,9 @@ def _pages_in(folder: Path) -> Pages:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def _write(
-    folder: Path,
-    mirror: Mirror,
-    tasks: Iterable[Task],
-    known: Stated,
-    trajectories: Sequence[Trajectory],
-) -> None:
+def _write(folder: Path, tasks: Iterable[Task], known: Stated, trajectories: Sequence[Trajectory]) -> None:
     if known.write is not None:
         write_state(folder, known.write)  # before observed.json, which contains a copy of it
-    write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
     write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks))
     lines = (f"{trajectory.model_dump_json()}\n" for trajectory in trajectories)
     write_whole(folder / "trajectories.jsonl", "".join(lines))
@@ -184,7 +182,6 @@ def _write(
     if known.written is not None:
         observed["state"] = known.written.model_dump(mode="json")
     write_whole(folder / "observed.json", _readable(observed))
-    describe(folder, description_of(mirror))
 
 
 def _readable(value: object) -> str:

@@ -86,7 +86,7 @@ def stated(
         if derives_facts:
             say("no state is derived: this needs two entities with ids, each shown by at least two answers")
         return Stated(words, written=last)
-    if not is_told:
+    if words and not is_told:
         for name in (name for name, collection in schema.collections.items() if collection.complete):
             say(
                 f"[state.{name}] in env.toml has complete = true, but the server reports no states: an entity that no "

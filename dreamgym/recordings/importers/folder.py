@@ -14,6 +14,7 @@ from pathlib import Path
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
+from dreamgym.recordings.folder import identity
 from dreamgym.recordings.importers.base import Found, ImportedEpisode, Skipped
 from dreamgym.types import JsonObject, Task, Trajectory
 
@@ -48,7 +49,8 @@ def has_tools(folder: Path) -> bool:
 def removed_on_failure(folder: Path) -> Iterator[None]:
     """Remove the files that the block has added to the folder if the block fails, so that it can be tried again."""
     was_there = folder.exists()
-    files = (folder / name for name in ("env.toml", "tools.json", "tasks.jsonl", "trajectories.jsonl"))
+    names = ("env.toml", identity.FILE, "tools.json", "tasks.jsonl", "trajectories.jsonl")
+    files = (folder / name for name in names)
     missing = [file for file in files if not file.exists()]
     try:
         yield

@@ -2,7 +2,8 @@
 
 Arguments and results of tools are opt-in in these conventions. They are taken from the `execute_tool` spans, or else
 from the messages on the model's spans. A tool span inside another one of the same tool is the same call, recorded by
-the framework and by its MCP client.
+the framework and by its MCP client. One inside another tool's span is left out and reported, since the agent did not
+make this call.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from dreamgym.types import JsonObject, StepResult
 _RUNS = ("invoke_agent", "invoke_workflow")
 NESTED = 64
 """Most spans around a span that are searched."""
-_ARGUMENTS, _RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
+_ID, _ARGUMENTS, _RESULT = "gen_ai.tool.call.id", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 _OPT_IN = (
     f"its tool calls carry no content: switch on the recording of {_ARGUMENTS} and {_RESULT} (an opt-in of your "
@@ -59,26 +60,32 @@ def read(documents: Sequence[Document]) -> Iterator[Found]:
 
 def _episode(spans: list[Span], known: dict[tuple[str, str], Span]) -> ImportedEpisode | Skipped:
     where = f"{spans[0].where}, trace {spans[0].trace}"
-    tools = [span for span in spans if span.operation == "execute_tool" and not _is_repeated(span, known)]
+    around = {span.id: _tools_around(span, known) for span in spans if span.operation == "execute_tool"}
+    tools = [span for span in spans if span.id in around and _tool(span) not in around[span.id]]
     models = [span for span in spans if isinstance(span.value(_INPUT), list) and span.operation != "execute_tool"]
     definitions = next((found for found in map(_definitions, reversed(spans)) if found), ())
     ends = [ModelCall(_messages(span, _INPUT), _messages(span, _OUTPUT)) for span in _first_and_last(models)]
-    episode = episode_of_trace(where, [_traced(span, where) for span in tools], ends, definitions)
+    calls = [_traced(span, where, is_inner=bool(around[span.id])) for span in tools]
+    episode = episode_of_trace(where, calls, ends, definitions)
     if tools and not episode.steps and all(_lacks_content(span) for span in tools):
         return Skipped(where, _OPT_IN)
     return episode
 
 
-def _traced(span: Span, where: str) -> TracedCall:
-    name = text(span.attributes.get("gen_ai.tool.name"))
+def _traced(span: Span, where: str, *, is_inner: bool) -> TracedCall:
     fault = f"it has no {_ARGUMENTS}, or no {_RESULT}" if _lacks_content(span) else None
-    request = ToolRequest(name, span.attributes.get(_ARGUMENTS), fault=fault)
-    return TracedCall(f"{where}, span {span.id}", request, None if fault else _result(span))
+    call_id = text(span.attributes.get(_ID)) or None
+    request = ToolRequest(_tool(span), span.attributes.get(_ARGUMENTS), call_id, fault)
+    return TracedCall(f"{where}, span {span.id}", request, _result(span), span.fault, is_inner)
 
 
-def _result(span: Span) -> StepResult:
+def _tool(span: Span) -> str:
+    return text(span.attributes.get("gen_ai.tool.name"))
+
+
+def _result(span: Span) -> StepResult | None:
     if _RESULT not in span.attributes:
-        return result_from(span.fault, is_error=True)
+        return None
     value = span.value(_RESULT)
     is_mcp = isinstance(value, dict) and is_content(value.get("content"))
     if not (is_mcp or isinstance(value, str) or (value and is_content(value))):
@@ -90,12 +97,9 @@ def _lacks_content(span: Span) -> bool:
     return _ARGUMENTS not in span.attributes or not (_RESULT in span.attributes or (span.failed and span.fault))
 
 
-def _is_repeated(span: Span, known: dict[tuple[str, str], Span]) -> bool:
-    name = span.attributes.get("gen_ai.tool.name")
-    return any(
-        outer.operation == "execute_tool" and outer.attributes.get("gen_ai.tool.name") == name
-        for outer in _ancestors(span, known)
-    )
+def _tools_around(span: Span, known: dict[tuple[str, str], Span]) -> set[str]:
+    """Names of the tools in whose calls the span is."""
+    return {_tool(outer) for outer in _ancestors(span, known) if outer.operation == "execute_tool"}
 
 
 def _run_of(span: Span, known: dict[tuple[str, str], Span]) -> tuple[str, str]:

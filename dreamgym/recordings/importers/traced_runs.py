@@ -160,15 +160,14 @@ def _below(outer: list[TracedRun], runs: list[TracedRun]) -> set[str]:
 
 
 def _traced(run: TracedRun, *, is_inner: bool) -> TracedCall:
-    fault = "another tool made it, not the agent" if is_inner else run.fault
-    request = ToolRequest(run.name, run.given, run.call_id, fault)
-    return TracedCall(f"{run.where}, run {run.id}", request, _result(run))
+    request = ToolRequest(run.name, run.given, run.call_id, run.fault)
+    return TracedCall(f"{run.where}, run {run.id}", request, _result(run), run.error or "", is_inner)
 
 
 def _result(run: TracedRun) -> StepResult | None:
     failed = run.error is not None
     if run.gave is None or run.gave == {}:
-        return result_from(run.error, is_error=True) if run.error else None
+        return None
     message = langchain_message(run.gave) if isinstance(run.gave, dict) else None
     if message is None or not message.answers:
         return result_from(run.gave, is_error=failed)

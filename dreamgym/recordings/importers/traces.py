@@ -6,11 +6,12 @@ steps if the trace has no tool calls of its own, or has not recorded their argum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dreamgym.recordings.importers.base import ImportedEpisode, ImportedStep, Skipped
-from dreamgym.recordings.importers.messages import ChatMessage, ToolRequest, action_of, episode_of
+from dreamgym.recordings.importers.messages import ChatMessage, ToolRequest, action_of, episode_of, result_from
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 
 
@@ -22,14 +23,21 @@ class TracedCall:
     request: ToolRequest
     result: StepResult | None
     """None if the trace does not have it."""
+    exception: str = ""
+    """The exception that the trace has instead of a result. The agent read what its framework made of it."""
+    is_inner: bool = False
+    """True if another tool made the call, not the agent."""
 
     @property
     def fault(self) -> str | None:
         """The reason why the call cannot be a step; None if it can."""
+        if self.is_inner:
+            return f"the call of {self.request.name!r} cannot be used: another tool made it, not the agent"
         action = action_of(self.request)
         if isinstance(action, str):
             return action
-        return f"the call of {self.request.name!r} has no result" if self.result is None else None
+        has_result = self.result is not None or self.exception
+        return None if has_result else f"the call of {self.request.name!r} has no result"
 
 
 @dataclass(frozen=True)
@@ -61,19 +69,15 @@ def episode_of_trace(
     usable = [call for call in calls if call.fault is None]
     named = {call.request.name for call in calls}
     called = [step.action.name for step in told.steps if isinstance(step.action, ToolCall)]
-    are_fewer = len(usable) < len(calls) and len(usable) < len(called)
+    made = sum(not call.is_inner for call in calls)
+    are_fewer = len(usable) < made and len(usable) < len(called)
     if not calls or are_fewer or not named.issuperset(called):
         return replace(told, instruction=told.instruction or _asked(models), tools=tools)
-    seen = {
-        answer.id: answer.result
-        for model in models[-1:]
-        for message in model.conversation
-        for answer in message.answers
-    }
+    read = _read_by_agent(usable, models[-1].conversation if models else (), told)
     return ImportedEpisode(
         where=where,
         instruction=_asked(models),
-        steps=tuple(_step(call, seen.get(call.request.id)) for call in usable),
+        steps=tuple(map(_step, usable, read)),
         stop_reason=StopReason.CLOSED if told.answer is None else StopReason.FINISHED,
         answer=told.answer,
         tools=tools,
@@ -81,14 +85,36 @@ def episode_of_trace(
     )
 
 
-def _step(call: TracedCall, seen: StepResult | None) -> ImportedStep:
-    action, result = action_of(call.request), call.result
+def _read_by_agent(
+    calls: Sequence[TracedCall], conversation: Sequence[ChatMessage], told: ImportedEpisode
+) -> Iterator[StepResult | None]:
+    """For each call, the result in the conversation; None if there is none, or if it is not certain which one it is.
+
+    Results are found by the id of the call. Without an id they are found in order, if the trace and the conversation
+    have the same call equally often.
+    """
+    by_id = {answer.id: answer.result for message in conversation for answer in message.answers if answer.id}
+    alike: dict[str, list[StepResult]] = {}
+    for step in told.steps:
+        if isinstance(step.action, ToolCall):
+            alike.setdefault(step.action.canonical(), []).append(step.result)
+    names = [_action(call).canonical() for call in calls]
+    made = Counter(names)
+    in_order = {name: iter(results) for name, results in alike.items() if len(results) == made[name]}
+    for call, name in zip(calls, names, strict=True):
+        next_alike = next(in_order.get(name, iter(())), None)
+        yield by_id.get(call.request.id or "", next_alike)
+
+
+def _step(call: TracedCall, read: StepResult | None) -> ImportedStep:
+    failed = result_from(call.exception, is_error=True) if read is None else read.model_copy(update={"is_error": True})
+    return ImportedStep(_action(call), failed if call.result is None else call.result)
+
+
+def _action(call: TracedCall) -> ToolCall:
+    action = action_of(call.request)
     assert isinstance(action, ToolCall)
-    assert result is not None
-    if result.is_error and seen is not None and call.request.id is not None:
-        # the trace contains the exception, but the agent read the text that the framework made of it
-        result = seen.model_copy(update={"is_error": True})
-    return ImportedStep(action, result)
+    return action
 
 
 def _asked(models: Sequence[ModelCall]) -> str:

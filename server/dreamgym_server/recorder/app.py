@@ -20,6 +20,7 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError
 from dreamgym.types import Frozen
 from dreamgym_server.auth import Guard, Keys
+from dreamgym_server.connections import BoundedBody
 from dreamgym_server.doors.trainer import refuse
 from dreamgym_server.recorder.runs import RUN_HEADER, Runs, checked
 from dreamgym_server.recorder.writer import StderrLine, Tape
@@ -87,12 +88,13 @@ class ControlDoor:
         self._upstream, self._runs, self._tape, self._build = upstream, runs, tape, build
 
     def routes(self) -> list[Route]:
+        bounded = [Middleware(BoundedBody)]
         return [
             Route("/healthz", self._health),
             Route("/record", self._list, methods=["GET"]),
             Route("/record/{run}", self._read, methods=["GET"]),
-            Route("/record/{run}", self._describe, methods=["POST"]),
-            Route("/record/{run}/finish", self._finish, methods=["POST"]),
+            Route("/record/{run}", self._describe, methods=["POST"], middleware=bounded),
+            Route("/record/{run}/finish", self._finish, methods=["POST"], middleware=bounded),
         ]
 
     async def _health(self, request: Request) -> Response:
@@ -154,7 +156,10 @@ def create_app(
     hosts: Iterable[str],
     build: Callable[[], object] = lambda: None,
 ) -> Starlette:
-    """The recorder's ASGI app. `build` brings the environment folder up to date after a run is finished."""
+    """The recorder's ASGI app.
+
+    `build` brings the environment folder up to date after a run is finished. It raises StoreError if it cannot.
+    """
     agents = RecorderDoor(upstream, runs, tape)
 
     @asynccontextmanager

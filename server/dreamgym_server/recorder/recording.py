@@ -9,13 +9,14 @@ import stat
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from dreamgym.environment import first_reason
-from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.errors import DreamGymError, InvalidInput, StoreError
 from dreamgym.recordings.folder import start_folder, update_folder
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import JsonObject
@@ -65,18 +66,19 @@ class Recording:
         known |= {value: name.lower() for name, value in self._headers.items() if len(value) >= MIN_LENGTH}
         known |= secrets_of_url(url or "")
         redactor = Redactor(rules, key=key, known=known, remembers=True)
+        real: JsonObject = {"adapter": "mcp", "url": url} if url else {"adapter": "mcp", "command": [*(command or ())]}
+        clean = redactor.value(real)  # in a dry run too: it remembers the secrets, and finds them in the traffic
+        assert isinstance(clean, dict)
+        if clean != real:
+            verb = "would have" if dry_run else "has"
+            _say(f"the server's address or command contains a secret; env.toml {verb} a placeholder instead")
         if not dry_run:
-            real: JsonObject = (
-                {"adapter": "mcp", "url": url} if url else {"adapter": "mcp", "command": [*(command or ())]}
-            )
-            clean = redactor.value(real)
-            assert isinstance(clean, dict)
-            if clean != real:
-                _say("the server's address or command contains a secret; env.toml has a placeholder instead")
             if headers:
                 clean["headers"] = dict(headers)  # names of variables, which the rules would take for secrets
             start_folder(folder, name, clean)
         self.tape = Tape(self._recordings, redactor, server=name)
+        self._said: set[str] = set()
+        """Messages about the folder that have been printed."""
 
     def over_stdio(self, run: str | None) -> int:
         """Serve the agent over stdin and stdout until it leaves or the server ends; return the exit code."""
@@ -107,19 +109,28 @@ class Recording:
             upstream.stop()
         return 0
 
-    def build(self) -> tuple[str, ...]:
-        """Bring the environment folder up to date with its recordings; returns what was left out of it and why."""
-        self.tape.flush()
-        return self._update()
+    def build(self) -> None:
+        """Bring the environment folder up to date with its recordings, and print what was left out of it and why.
 
-    def _update(self) -> tuple[str, ...]:
+        Raises:
+            StoreError: the folder could not be updated. The reason is printed, too.
+        """
+        self.tape.flush()
+        self._update()
+
+    def _update(self) -> None:
         if self._folder is None:
-            return ()
+            return
         try:
             report = update_folder(self._folder)
         except (DreamGymError, OSError) as error:
-            return (f"the recordings are kept, but {self._folder} could not be updated from them: {error}",)
-        return report.messages if report is not None else ()
+            failure = f"the recordings are kept, but {self._folder} could not be updated from them: {error}"
+            _say(failure)
+            raise StoreError(failure) from error
+        for message in report.messages if report is not None else ():
+            if message not in self._said:
+                self._said.add(message)
+                _say(message)
 
     def close(self) -> None:
         """Write the remaining events, bring the folder up to date, and print a summary."""
@@ -127,8 +138,8 @@ class Recording:
         if self.tape.preview is not None:
             _say(self.tape.preview.text)
             return
-        for message in self._update():
-            _say(message)
+        with suppress(StoreError):
+            self._update()
         _say(f"{summary.text}. Recordings are in {self._recordings}")
 
 

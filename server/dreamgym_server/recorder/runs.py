@@ -28,7 +28,10 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 def checked(run: str) -> str:
     """The run id. Raises InvalidInput if it cannot be the name of a file."""
     if not _ID.fullmatch(run):
-        raise InvalidInput(f"run id {run[:128]!r}: expected at most 128 letters, digits, '.', '_' and '-'")
+        raise InvalidInput(
+            f"run id {run[:128]!r}: expected at most 128 letters, digits, '.', '_' and '-', of which the first is a "
+            "letter or a digit"
+        )
     return run
 
 
