@@ -345,7 +345,7 @@ class TrainRun:
         return backing
 
     async def _tasks(self, backing: ServerAndStore | InProcess) -> tuple[list[Task], TaskGenerator | None]:
-        """The tasks to practise, and what varies them. The tasks of the real environment are not varied."""
+        """The tasks to practise, and what varies them: nothing in the real environment, or if `share` is 0."""
         from dreamgym.dream.load import load_llm
 
         if self.config.against is Against.REAL:
@@ -359,6 +359,8 @@ class TrainRun:
         episodes = settings.steps * settings.groups * settings.group_size
         alike = settings.group_size
         say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
+        if not settings.share:
+            return tasks, None
         if not {Part.EFFECTS, Part.STATE, Part.RETRIEVAL} & set(chosen.without):
             goals = goal_variation(self.spec, await mapped_worlds(self.spec, backing.store.buffer))
             if goals is not None:
