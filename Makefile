@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11 or newer, make, and a Python package index. Nothing else.
+# `make demo` needs Python 3.11 or newer, make, and a Python package index. `make test` also needs the index of npm.
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell env -u OMP_NUM_THREADS nproc)
