@@ -40,5 +40,5 @@ async def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python examples/05_record_and_simulate.py FOLDER")
+        sys.exit("usage: python 05_record_and_simulate.py FOLDER")
     asyncio.run(main(Path(sys.argv[1])))

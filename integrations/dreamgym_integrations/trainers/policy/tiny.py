@@ -1,4 +1,4 @@
-"""A tiny policy from scratch: about 140 thousand parameters, one token per word. For text environments and two CPU cores.
+"""A tiny policy from scratch: 140 thousand parameters, one token per word. For text environments and two CPU cores.
 
 Only its size is unusual: it is a transformers checkpoint with a tokenizer and a chat template, trained by the same
 trainers as any other.
