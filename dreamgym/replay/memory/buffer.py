@@ -73,9 +73,6 @@ FIRST_ROWS = 8 * SIMILAR_KEYS
 """Number of nearest keys that are sorted first. Few queries need more, because they may not use those."""
 
 
-Similar = dict[tuple[Key, str], list[tuple[Key, float]]]
-
-
 @dataclass
 class Stored:
     """A distinct transition and the sightings of it."""
@@ -119,16 +116,14 @@ class EnvironmentIndex:
     """Goal id to the instruction of the first task with this goal."""
     outcomes: dict[str, dict[tuple[str, int], list[float]]] = field(default_factory=lambda: defaultdict(dict))
     """Task id to (run, policy version) to rewards. The pair that was recorded last comes last."""
-    newest: dict[Source, int] = field(default_factory=dict)
-    """Source to the position of the newest trajectory of it that was ever stored."""
-    similar: dict[frozenset[Source], Similar] = field(default_factory=lambda: defaultdict(dict))
-    """By the sources that a query allows, for queries that may see all of them: its key and tool to the most similar
-    stored keys with their scores. A policy repeats the same queries again and again."""
-    recorded_keys: dict[Key, None] = field(default_factory=dict)
-    """The keys of recorded transitions, in the order of the first one."""
-    embedded: dict[bool, tuple[list[Key], NDArray[np.float32]]] = field(default_factory=dict)
-    """The first keys with their unit vectors, shape (n, dim): of `recorded_keys` (True) or of `keys` (False). The rest
-    is embedded when a query needs it."""
+    sources: set[Source] = field(default_factory=set)
+    """Sources of all trajectories that were ever stored."""
+    similar: dict[tuple[Key, str], list[tuple[Key, float]]] = field(default_factory=dict)
+    """Key and tool of a query to the most similar stored keys with their scores, for queries that may see everything. A
+    policy repeats the same queries again and again."""
+    embedded: tuple[list[Key], NDArray[np.float32]] | None = None
+    """The first keys of `keys` with their unit vectors, shape (n, dim). The others are embedded when a query needs
+    them."""
 
     def add(self, trajectory: Trajectory) -> None:
         """Store a new trajectory and its task."""
@@ -145,33 +140,30 @@ class EnvironmentIndex:
         for transition in trajectory.transitions:  # equal steps may differ in their reasoning
             self.transitions[transition_id(transition)].transition = transition
         self._forget_states({old.world_id}, old.source)
-        self.embedded = {}
+        self.embedded = None
 
     def sees_all(self, retrieval: Retrieval) -> bool:
-        """True if nothing that is stored of the allowed sources is hidden from a query."""
-        newest = max((self.newest.get(source, 0) for source in retrieval.sources), default=0)
-        excluded = self.trajectories.get(retrieval.exclude)
-        return (retrieval.as_of is None or newest <= retrieval.as_of) and (
-            excluded is None or excluded.source not in retrieval.sources
+        """True if nothing that is stored is hidden from a query."""
+        return (
+            (retrieval.as_of is None or self.position <= retrieval.as_of)
+            and self.sources <= retrieval.sources
+            and retrieval.exclude not in self.trajectories
         )
 
     def _index(self, trajectory: Trajectory) -> None:
-        for allowed in [one for one in self.similar if trajectory.source in one]:
-            del self.similar[allowed]  # a running search writes into the old one
-        self.newest[trajectory.source] = max(self.newest.get(trajectory.source, 0), self.positions[trajectory.id])
+        self.similar = {}  # a running search writes into the old one
+        self.sources.add(trajectory.source)
         self.tasks.setdefault(trajectory.task.id, trajectory.task)
         self.trajectories[trajectory.id] = trajectory
         bit, position = source_mask({trajectory.source}), self.positions[trajectory.id]
         sighting = Sighting.of(trajectory)
         self.instructions.setdefault(sighting.goal, trajectory.task.instruction)
         for transition in trajectory.transitions:
-            identity, key = transition_id(transition), key_of(transition)
+            identity = transition_id(transition)
             if identity not in self.transitions:
                 stored = Stored(identity, outcome_id(transition), transition)
                 self.transitions[identity] = stored
-                self.keys[key].append(stored)
-            if trajectory.source in GROUNDED:
-                self.recorded_keys.setdefault(key)
+                self.keys[key_of(transition)].append(stored)
             self.transitions[identity].seen_in[sighting].add(trajectory.id)
             self.transitions[identity].first_at.setdefault(sighting, position)
             for state in (transition.state, transition.next_state):
@@ -235,7 +227,7 @@ class EnvironmentIndex:
             self._forget_steps(trajectory)
         if gone:
             self._forget_states({trajectory.world_id for trajectory in gone}, Source.SYNTHETIC)
-            self.embedded = {}
+            self.embedded = None
         return [trajectory.id for trajectory in gone]
 
     def _always_solved(self, task_id: str) -> bool:
@@ -244,7 +236,7 @@ class EnvironmentIndex:
         return len(last) == SATURATED_GROUPS and all(m > 0 and v <= SATURATED_VARIANCE for m, v in moments)
 
     def _forget_steps(self, trajectory: Trajectory) -> None:
-        self.similar.clear()  # a running search writes into the old ones
+        self.similar = {}  # a running search writes into the old one
         sighting = Sighting.of(trajectory)
         for transition in trajectory.transitions:
             stored = self.transitions.get(transition_id(transition))
@@ -259,7 +251,6 @@ class EnvironmentIndex:
                 self.keys[key].remove(stored)
                 if not self.keys[key]:
                     del self.keys[key]
-                    self.recorded_keys.pop(key, None)
 
     def _forget_states(self, worlds: set[str], source: Source) -> None:
         """Delete the states of these worlds that no remaining trajectory of this source contains."""
@@ -351,11 +342,11 @@ class MemoryBuffer:
 
     async def _similar(self, environment: EnvironmentIndex, key: Key, retrieval: Retrieval) -> list[tuple[Key, float]]:
         """The stored keys nearest to this key, with their scores. Keys without an allowed transition are left out."""
-        asked, remembered = (key, retrieval.tool), environment.similar[retrieval.sources]
+        asked, remembered = (key, retrieval.tool), environment.similar
         sees_all = environment.sees_all(retrieval)
         if sees_all and asked in remembered:
             return remembered[asked]
-        keys, vectors = await self._vectors(environment, retrieval.sources)
+        keys, vectors = await self._vectors(environment)
         cosines = vectors @ _unit(await self._encoder.encode([key]))[0]
         rows: list[int] = []
         for row in _descending(cosines):
@@ -373,21 +364,20 @@ class MemoryBuffer:
             remembered[asked] = found
         return found
 
-    async def _vectors(
-        self, environment: EnvironmentIndex, sources: frozenset[Source]
-    ) -> tuple[list[Key], NDArray[np.float32]]:
-        """The keys that a query of these sources may find, and their unit vectors in this order, shape (keys, dim)."""
+    async def _vectors(self, environment: EnvironmentIndex) -> tuple[list[Key], NDArray[np.float32]]:
+        """All stored keys, and their unit vectors in the same order, shape (keys, dim)."""
         import numpy as np
 
         async with self._embedding:
-            recorded, held = sources <= GROUNDED, environment.embedded
-            keys, vectors = held.get(recorded, ([], None))
-            missing = [*islice(environment.recorded_keys if recorded else environment.keys, len(keys), None)]
-            if vectors is None or missing:
-                fresh = _unit(await self._encoder.encode(missing))
-                keys, vectors = [*keys, *missing], fresh if vectors is None else np.concatenate([vectors, fresh])
-                held[recorded] = keys, vectors  # if a key was deleted in the meantime, nobody reads it
-            return keys, vectors
+            known = environment.embedded
+            if known is not None and len(known[0]) == len(environment.keys):
+                return known
+            missing = [*islice(environment.keys, 0 if known is None else len(known[0]), None)]
+            fresh = _unit(await self._encoder.encode(missing))
+            found = (missing, fresh) if known is None else ([*known[0], *missing], np.concatenate([known[1], fresh]))
+            if found[0] == [*islice(environment.keys, len(found[0]))]:  # nothing was retired in the meantime
+                environment.embedded = found
+            return found
 
     async def watermark(self, env: str, group: str = "") -> int:
         """Position of the newest trajectory; for a named group, the position at the first call for this group."""
