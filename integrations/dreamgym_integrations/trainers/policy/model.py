@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 from jinja2 import TemplateError
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
@@ -296,9 +297,9 @@ class TransformersPolicy:
 
     def _padded(self, rows_B: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and their mask, padded on the left."""
-        longest, pad = max(map(len, rows_B)), self.tokenizer.pad_token_id
-        ids_BT = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows_B])
-        mask_BT = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows_B])
+        rows = [torch.tensor(row) for row in rows_B]
+        ids_BT = pad_sequence(rows, True, self.tokenizer.pad_token_id, "left")
+        mask_BT = pad_sequence([torch.ones_like(row) for row in rows], True, 0, "left")
         return ids_BT.to(self.model.device), mask_BT.to(self.model.device)
 
 

@@ -19,6 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dreamgym.state import StateSchema
 from dreamgym.types import JsonObject
@@ -95,15 +96,16 @@ class _Mapping:
         for name, value in self._values.items():
             if isinstance(value, str) and value in self._of:
                 self._pointed[value].append(name)
-        self._named = {identity: set(self._targets(entity)) for identity, entity in self._entities.items()}
+        self._own: dict[str, list[str]] = {}
+        """For each id, the words of the entity's own texts and flags, and its mark."""
+        self._named: dict[str, set[tuple[str, str]]] = {}
+        """For each id, the fields that refer to other entities, with their ids."""
         unknown = {
             name: {field for field, of in collection.fields.items() if of.endswith("?")}
             for name, collection in schema.collections.items()
         }
-        self._own = {
-            identity: self._own_words(entity, unknown[self._of[identity]])
-            for identity, entity in self._entities.items()
-        }
+        for identity, entity in self._entities.items():
+            self._own[identity], self._named[identity] = self._read(entity, unknown[self._of[identity]])
         self._by: dict[str, list[tuple[str, str]]] = defaultdict(list)
         """For each id, the entities of other collections that refer to it, each with the field."""
         for identity, targets in self._named.items():
@@ -142,40 +144,47 @@ class _Mapping:
         """The words of an entity's texts and its mark, without its flags."""
         return [word for word in self._own[identity] if "=" not in word]
 
-    def _own_words(self, entity: JsonObject, unknown: Set[str]) -> list[str]:
-        """The words of an entity's texts, its flags and its mark.
+    def _read(self, entity: JsonObject, unknown: Set[str]) -> tuple[list[str], set[tuple[str, str]]]:
+        """The words of an entity's texts, its flags and its mark, and the fields that refer to other entities.
 
         Args:
             entity: the entity without its id.
             unknown: the fields that may be null.
         """
         words: list[str] = []
-        texts = [name for name, value in entity.items() if isinstance(value, str) and value not in self._of]
+        named: set[tuple[str, str]] = set()
+        has_text = False
         for field, value in entity.items():
-            if isinstance(value, bool):
+            if isinstance(value, str) and value in self._of:
+                named.add((field, value))
+            elif isinstance(value, str):
+                read = _text_words(value, self._marked)
+                words += (f"{field}={word}" for word in read) if has_text else read
+                has_text = True
+            elif isinstance(value, bool):
                 if value or field in unknown:  # if a flag cannot be null, its absence means false
                     words.append(f"{field}={'yes' if value else 'no'}")
-            elif isinstance(value, str) and field in texts:
-                prefix = "" if field == texts[0] else f"{field}="
-                words += (f"{prefix}{word}" for word in self._text_words(value))
             elif value is None:
                 words.append(nothing_of(field))
-        return words
-
-    def _text_words(self, text: str) -> list[str]:
-        words = words_of(text)
-        if words and f" {' '.join(words)} " in self._marked:
-            return [*words, NAMED]
-        return [*words, *(SHARED for word in words if len(words) > 1 and f" {word} " in self._marked)]
-
-    def _targets(self, entity: JsonObject) -> Iterator[tuple[str, str]]:
-        """Yield the fields that refer to other entities, with their ids."""
-        for field, value in entity.items():
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, str) and one in self._of:
-                    yield field, one
+            elif isinstance(value, list):
+                named |= {(field, one) for one in value if isinstance(one, str) and one in self._of}
+        return words, named
 
     def _is_elsewhere(self, identity: str) -> bool:
         others = [target for _, target in self._named[identity] if self._of[target] != self._of[identity]]
         is_near = identity in self._pointed or any(target in self._pointed for target in others)
         return bool(others) and not is_near
+
+
+@lru_cache(10_000)
+def _text_words(text: str, marked: str) -> Sequence[str]:
+    """The words of a text, with its mark.
+
+    Args:
+        text: a text of the state.
+        marked: the words of the task, each between spaces; empty if nothing is marked.
+    """
+    words = words_of(text)
+    if words and f" {' '.join(words)} " in marked:
+        return (*words, NAMED)
+    return (*words, *(SHARED for word in words if len(words) > 1 and f" {word} " in marked))

@@ -25,6 +25,8 @@ PAD, END, UNKNOWN = 0, 1, 2
 """Numbers of the first words: two that are not read, and one for every word that no recording contains."""
 NEVER = -1e4
 """Score of a choice that a state does not suggest: its probability is exactly 0, and no sum is infinite."""
+AT_ONCE = 32
+"""Number of rows that are encoded at once. Rows of similar length are, so that little of it is padding."""
 
 
 class PointerConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not typed
@@ -142,34 +144,47 @@ class PointerEncoder(PointerPreTrainedModel):
         return self.words
 
     def forward(self, input_ids: torch.Tensor, **_: Any) -> PointerEncoderOutput:
-        """Encode the first `most_entities` entities of each row. Padding and choices are not read."""
-        is_kind_F, applies_FV, lacks_FV = self._tables(input_ids.device)
+        """Encode the first `most_entities` entities of each row."""
+        tables = self._tables(input_ids.device)
         words_BT = (input_ids - self.config.choices).clamp(min=PAD)
-        is_word_BT = words_BT >= UNKNOWN
-        begins_BT = is_word_BT & is_kind_F[words_BT]
-        number_BT = begins_BT.cumsum(1) - 1
-        entities = min(max(1, int(number_BT.max()) + 1), self.config.most_entities)
-        is_word_BT &= (number_BT >= 0) & (number_BT < entities)
-        begins_BT &= is_word_BT
-        rows_B1 = torch.arange(len(input_ids), device=input_ids.device).unsqueeze(1) * entities
-        place = (rows_B1 + number_BT)[is_word_BT]
-        bag = self.words(words_BT[is_word_BT])
-        x_BNH = bag.new_zeros(len(input_ids) * entities, bag.shape[-1]).index_add(0, place, bag)
-        x_BNH = x_BNH.view(len(input_ids), entities, -1)
-        count_B1 = begins_BT.sum(1, keepdim=True).clamp(min=1)
-        is_entity_BN = torch.arange(entities, device=input_ids.device) < count_B1
-        for block in self.blocks:
-            x_BNH = block(x_BNH, is_entity_BN[:, None, None, :])
-        x_BNH = self.norm(x_BNH)
-        suggested = applies_FV.new_zeros(len(input_ids) * entities, applies_FV.shape[1])
-        suggested[(rows_B1 + number_BT)[begins_BT]] = applies_FV[words_BT[begins_BT]]
-        lacking_BV = (lacks_FV[words_BT] & is_word_BT.unsqueeze(-1)).any(1)
-        suggested_BNV = suggested.view(len(input_ids), entities, -1) & ~lacking_BV.unsqueeze(1)
+        by_length_B = (words_BT >= UNKNOWN).sum(1).argsort(stable=True)
+        parts = [self._encoded(words_BT[rows], *tables) for rows in by_length_B.split(AT_ONCE)]
+        entities = max(x_BNH.shape[1] for x_BNH, _ in parts)
+        x_BNH, suggested_BNV = (
+            torch.cat([functional.pad(one, (0, 0, 0, entities - one.shape[1])) for one in each])[by_length_B.argsort()]
+            for each in zip(*parts, strict=True)
+        )
         return PointerEncoderOutput(
             last_hidden_state=x_BNH[:, :1].expand(-1, input_ids.shape[1], -1),
             entities=x_BNH,
             suggested=suggested_BNV,
         )
+
+    def _encoded(
+        self, words_BT: torch.Tensor, is_kind_F: torch.Tensor, applies_FV: torch.Tensor, lacks_FV: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The vectors of the entities, shape (B, N, H), and if the state suggests each verb on them, (B, N, V)."""
+        words_BT = words_BT[:, (words_BT >= UNKNOWN).any(0)]
+        is_word_BT = words_BT >= UNKNOWN
+        begins_BT = is_word_BT & is_kind_F[words_BT]
+        number_BT = begins_BT.cumsum(1) - 1
+        entities = min(int(begins_BT.sum(1).max().clamp(min=1)), self.config.most_entities)
+        is_word_BT &= (number_BT >= 0) & (number_BT < entities)
+        begins_BT &= is_word_BT
+        rows_B1 = torch.arange(len(words_BT), device=words_BT.device).unsqueeze(1) * entities
+        place = (rows_B1 + number_BT)[is_word_BT]
+        bag = self.words(words_BT[is_word_BT])
+        x_BNH = bag.new_zeros(len(words_BT) * entities, bag.shape[-1]).index_add(0, place, bag)
+        x_BNH = x_BNH.view(len(words_BT), entities, -1)
+        count_B1 = begins_BT.sum(1, keepdim=True).clamp(min=1)
+        is_entity_BN = torch.arange(entities, device=words_BT.device) < count_B1
+        for block in self.blocks:
+            x_BNH = block(x_BNH, is_entity_BN[:, None, None, :])
+        suggested = applies_FV.new_zeros(len(words_BT) * entities, applies_FV.shape[1])
+        suggested[(rows_B1 + number_BT)[begins_BT]] = applies_FV[words_BT[begins_BT]]
+        lacking_BV = (lacks_FV[words_BT] & is_word_BT.unsqueeze(-1)).any(1)
+        suggested_BNV = suggested.view(len(words_BT), entities, -1) & ~lacking_BV.unsqueeze(1)
+        return self.norm(x_BNH), suggested_BNV
 
     def _tables(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """For each word, from the config: if it begins an entity, which verbs fit it, and which verbs it rules out."""
