@@ -211,6 +211,8 @@ class DreamEnvironment:
     async def _retrieved(self, task: Task, state: str, action: ToolCall) -> tuple[Demonstration, ...]:
         """Return the recorded transitions nearest to the step, best first.
 
+        If only a dream made this very step, its answer comes first and the nearest recordings follow: what a dream
+        made up hides no recording.
         If there are several tools, recordings of the same call come first, then those of the same tool.
         Explicit states are long and alike, so then a second search is for the called tool only: from its recordings the
         dream learns what it refuses and what its answers show.
@@ -237,9 +239,13 @@ class DreamEnvironment:
             as_of=self._as_of,
         )
         found = await self._buffer.nearest(retrieval)
+        is_recorded = any(shown.exact and shown.source in GROUNDED for shown in found)
+        if found and found[0].exact and not is_recorded:
+            recorded = await self._buffer.nearest(retrieval.model_copy(update={"sources": GROUNDED}))
+            found = (found[0], *recorded)
         if spec.text_argument is not None:
-            return found if any(shown.exact for shown in found) else found[:wanted]
-        if spec.state is not None and not any(shown.exact for shown in found):
+            return found if is_recorded else found[:wanted]
+        if spec.state is not None and not is_recorded:
             of_tool = {"tool": action.name, "k": max(retrieval.k, OF_TOOL)}
             same_tool = await self._buffer.nearest(retrieval.model_copy(update=of_tool))
             found = tuple({shown.id: shown for shown in (*same_tool, *found)}.values())
@@ -252,8 +258,8 @@ class DreamEnvironment:
         call = action.canonical()
 
         def of_another_call(demonstration: Demonstration) -> tuple[bool, bool]:
-            recorded = demonstration.transition.action
-            return recorded.canonical() != call, recorded.name != action.name
+            made = demonstration.transition.action
+            return made.canonical() != call, made.name != action.name
 
         return tuple(sorted(found, key=of_another_call))
 

@@ -25,7 +25,7 @@ from dreamgym.dream.answer_form import answer_of, history, recordings
 from dreamgym.dream.model import Part, Query
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import Message
-from dreamgym.replay.buffer import Demonstration
+from dreamgym.replay.buffer import GROUNDED, Demonstration
 from dreamgym.state import State, StateSchema, natural
 from dreamgym.state.wording import wording_of
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
@@ -58,13 +58,14 @@ def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
     if form == "turns":
         return _conversation(query)
     rules = Message(role="system", content=_rules(query, form))
+    shown = recordings(query)
     step = filled(
         "step",
-        _parts(query),
+        {*_parts(query), *(["dreamed"] if any(_is_dreamed(one) for one in shown) else [])},
         history=_earlier(query),
         state=as_data(_shown(query, query.state, query.action)),
         newest=as_data(_newest(query, query.state)),
-        recorded=_lines(_example(query, one) for one in recordings(query)),
+        recorded=_lines(_example(query, one) for one in shown),
         action=as_data(_call(query.action)),
     )
     return [rules, Message(role="user", content=step)]
@@ -227,12 +228,18 @@ def _example(query: Query, one: Demonstration) -> JsonObject:
 
 
 def _origin(query: Query, one: Demonstration) -> JsonObject:
-    """The world in which a transition was recorded, and the task for which it was."""
+    """The world in which a transition was recorded, the task for which it was, and if it was only dreamed."""
     is_this = (query.spec.deterministic or query.spec.has_views) and one.world == query.task.world
     return {
         "world": "this" if is_this else "another",
         "task": "this" if one.same_goal else one.instruction or "unknown",
+        **({"dreamed": True} if _is_dreamed(one) else {}),
     }
+
+
+def _is_dreamed(one: Demonstration) -> bool:
+    """True if no recording contains the transition."""
+    return one.source not in GROUNDED
 
 
 def _turns(query: Query, step: Transition, one: Demonstration | None = None) -> tuple[Message, Message]:
@@ -249,7 +256,9 @@ def _asked(query: Query, state: State, action: ToolCall, one: Demonstration | No
         "newest": _newest(query, state),
         "action": _call(action),
     }
-    parts = {*(["explicit"] if query.is_explicit else []), *(["recorded"] if one is not None else [])}
+    parts = {"explicit"} if query.is_explicit else set()
+    if one is not None:
+        parts.add("dreamed" if _is_dreamed(one) else "recorded")
     return Message(role="user", content=filled("turn", parts, **{name: as_data(one) for name, one in values.items()}))
 
 

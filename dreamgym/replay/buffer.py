@@ -132,10 +132,10 @@ class ReplayBuffer(Protocol):
         transitions that differ only in reward or end, one that was recorded for the query's goal is returned if there
         is one. The reward and the goal of a dream are never those of a recording.
 
-        Order: identical (state, action) before similar ones; among identical ones, worlds that contain more of the
-        states that this episode has seen, then the world of the episode's own task, then the query's goal, then a draw
-        that `seed` fixes per world. If the history is withheld, agreement counts nothing, and the draw is per
-        transition.
+        Order: identical (state, action) before similar ones; among identical ones, recordings before dreams, then
+        worlds that contain more of the states that this episode has seen, then the world of the episode's own task,
+        then the query's goal, then a draw that `seed` fixes per world. If the history is withheld, agreement counts
+        nothing, and the draw is per transition.
         """
 
     async def watermark(self, env: str, group: str = "") -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from dreamgym.embedding import trigram_cosines
-from dreamgym.replay.buffer import Retrieval
+from dreamgym.replay.buffer import GROUNDED, Retrieval
 from dreamgym.replay.keys import SOURCE_CODES, Key
 from dreamgym.types import Source, Transition
 
@@ -53,6 +53,7 @@ class Standing(NamedTuple):
 
     similar: bool
     score: float
+    dreamed: bool
     disagreement: int
     foreign: bool
     another_goal: bool
@@ -66,7 +67,8 @@ class Standing(NamedTuple):
 def rank(candidates: Iterable[Candidate], retrieval: Retrieval) -> Sequence[Candidate]:
     """The best k, best first, no two with the same outcome.
 
-    A transition that was seen in several worlds is represented by the world that agrees best. If it was also seen for
+    A transition that was seen in several worlds is represented by the world that agrees best; worlds in which it was
+    only dreamed count if it was never recorded. If it was also seen for
     the query's goal, the reward and the end seen for that goal are used; those of a dream are not used for a recording.
     Scores of similar transitions count as equal if they agree to two decimals.
     """
@@ -102,6 +104,7 @@ def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:
     return Standing(
         similar=not candidate.exact,
         score=-round(candidate.score, 2),
+        dreamed=candidate.source not in GROUNDED,
         disagreement=-candidate.agreement,
         foreign=candidate.world != retrieval.world,
         another_goal=not candidate.same_goal,

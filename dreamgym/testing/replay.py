@@ -45,6 +45,7 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
         _the_own_world_breaks_the_tie,
         _a_reward_is_that_of_the_asked_goal,
         _a_dream_lends_a_recording_neither_its_reward_nor_its_goal,
+        _a_recording_comes_before_a_dream_that_agrees_better,
         _recordings_that_differ_in_their_end_alone_are_disputed,
         _withheld_history_draws_anew,
         _the_running_episode_is_never_returned,
@@ -336,6 +337,19 @@ async def _a_dream_lends_a_recording_neither_its_reward_nor_its_goal(buffer: Rep
         asked = sample_retrieval("hall", command, world="a", goal="Find the lamp.", sources=frozenset(Source))
         (found,) = await buffer.nearest(asked)
         assert (found.transition, found.source, found.same_goal) == (recorded, Source.REAL, False)
+
+
+async def _a_recording_comes_before_a_dream_that_agrees_better(buffer: ReplayBuffer) -> None:
+    seen = sample_transition("cellar", "look", "hall")
+    both = sample_transition("hall", "wait", "still the hall")
+    real, invented = (sample_transition("hall", "open", answer) for answer in ("a box", "a treasure"))
+    dream = sample_trajectory("dream", seen, both, invented, world="b", source=Source.SYNTHETIC)
+    await buffer.add([dream, sample_trajectory("recorded", both, real, world="a")])
+    for command, wanted in (("wait", [(both, "a")]), ("open", [(real, "a"), (invented, "b")])):
+        asked = sample_retrieval("hall", command, world="b", history=(seen,), sources=frozenset(Source), k=4)
+        found = await buffer.nearest(asked)
+        assert [(one.transition, one.world) for one in found] == wanted
+        assert found[0].source is Source.REAL
 
 
 async def _recordings_that_differ_in_their_end_alone_are_disputed(buffer: ReplayBuffer) -> None:

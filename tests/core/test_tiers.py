@@ -15,6 +15,7 @@ from dreamgym.dream.confidence import FEATURES, Calibration, calibrate, features
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.fitted import FittedModel, Fitting
 from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, InvalidInput, PredictionError
@@ -106,6 +107,21 @@ async def test_a_recorded_step_of_a_deterministic_environment_is_repeated_withou
     assert made.transitions[0].provenance.exact
 
 
+async def test_a_recording_that_the_model_repeats_is_not_credited_to_a_tier_that_is_left_out() -> None:
+    made = DreamEnvironment(
+        shop(deterministic=True), NearestModel(), await recorded(GOT), without=frozenset({Part.RECORDED})
+    )
+    await made.reset(TASK)
+    result = await made.step(GET)
+    used = made.transitions[0].provenance
+    assert (result.observation, used.tier, used.model, used.exact) == (
+        GOT.result.observation,
+        Tier.MODEL,
+        "nearest",
+        True,
+    )
+
+
 @pytest.mark.parametrize(
     ("deterministic", "without", "source"),
     [
@@ -122,6 +138,16 @@ async def test_a_recorded_step_that_may_not_be_repeated_is_shown_to_the_model(
     await made.step(GET)
     assert [shown.transition for shown in model.asked[0].demonstrations] == [GOT]
     assert made.transitions[0].provenance.tier is Tier.MODEL
+
+
+async def test_what_a_dream_made_up_hides_no_recording_from_the_model() -> None:
+    buffer = await recorded(step(START, GET, "There is no such order.", refused=True), source=Source.SYNTHETIC)
+    real = Trajectory(id="real", task=TASK, transitions=(MISSED,), source=Source.REAL, stop_reason=StopReason.CLOSED)
+    await buffer.add([real])
+    made, model = await dream(BY_MODEL, buffer=buffer, without=frozenset({Part.EFFECTS}))
+    await made.step(GET)
+    sources = [shown.source for shown in model.asked[0].demonstrations]
+    assert sources == [Source.SYNTHETIC, Source.REAL]
 
 
 async def test_recordings_of_one_world_that_contradict_each_other_are_left_to_the_model() -> None:
@@ -291,7 +317,7 @@ async def test_the_model_is_not_shown_transitions_that_were_stored_after_the_wat
         made, model = await dream(BY_MODEL, buffer=buffer, as_of=as_of, without=frozenset({Part.EFFECTS}))
         await made.step(GET)
         shown.append([one.transition.action for one in model.asked[0].demonstrations])
-    assert shown == [[call("get_order", 2)], [GET]]
+    assert shown == [[call("get_order", 2)], [GET, call("get_order", 2)]]
 
 
 RECORDED = tuple(step(MANY, call("get_order", n), order(n)) for n in (1, 2, 3))

@@ -11,6 +11,7 @@ from queries import HOUSE, act, query, transition
 from dreamgym.dream.model import Query
 from dreamgym.dream.prompt import PromptForm, as_data, judge_messages, step_messages
 from dreamgym.llm import Message
+from dreamgym.types import Source
 
 FORMS: tuple[PromptForm, ...] = ("data", "turns", "fitted")
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -64,6 +65,19 @@ def test_recorded_transitions_stand_in_an_order_that_does_not_depend_on_their_ra
     reversed_rank = ranked.model_copy(update={"demonstrations": ranked.demonstrations[::-1]})
     for form in FORMS:
         assert step_messages(ranked, form) == step_messages(reversed_rank, form)
+
+
+def test_a_transition_that_only_a_dream_contains_is_not_called_a_recording() -> None:
+    first, *others = asked().demonstrations
+    mixed = asked().model_copy(
+        update={"demonstrations": (first.model_copy(update={"source": Source.SYNTHETIC}), *others)}
+    )
+    data = step_messages(mixed, "data")[1].content
+    assert data.count('"dreamed": true') == 1
+    assert "you made them up in earlier episodes" in data
+    turns = shown(step_messages(mixed, "turns"))
+    assert turns.count("Not recorded, made up by you in an earlier episode:") == 1
+    assert turns.count("Recorded:") == len(others)
 
 
 def test_neither_seed_nor_ids_nor_scores_are_in_the_prompt() -> None:

@@ -23,10 +23,10 @@
   WHERE 1 << sighting.source & %(mask)s <> 0 AND sighting.first_at <= %(as_of)s
     AND sighting.only_trajectory IS DISTINCT FROM %(exclude)s
   WINDOW seen AS (PARTITION BY sighting.transition_id)
-  ORDER BY transition_id, agreement DESC, elsewhere, draw, world, source
+  ORDER BY transition_id, 1 << source & %(grounded)s = 0, agreement DESC, elsewhere, draw, world, source
 ), cut AS (
   SELECT *, row_number() OVER (
-    PARTITION BY key ORDER BY agreement DESC, elsewhere, same_goal DESC, draw, transition_id
+    PARTITION BY key ORDER BY recorded DESC, agreement DESC, elsewhere, same_goal DESC, draw, transition_id
   ) AS place
   FROM best_world
 )
