@@ -1,6 +1,6 @@
-"""Write the reference of the command line and of `import dreamgym` from the code.
+"""Write the reference of the command line, of the experiment file and of `import dreamgym` from the code.
 
-    python docs/generate_reference.py        # writes docs/reference/cli.md and docs/reference/python.md
+    python docs/generate_reference.py        # writes the pages in docs/reference
 
 A test fails if the files differ from what this script writes.
 """
@@ -23,10 +23,22 @@ import dreamgym
 from dreamgym.cli.app import app
 from dreamgym.cli.options import VARIABLES
 from dreamgym.cli.serve import app as serve
+from dreamgym.runs.experiment import plan
 from dreamgym.runs.settings import fields_of
 from dreamgym.runs.train.config import TrainConfig
 
 REFERENCE = Path(__file__).parent / "reference"
+EXPERIMENT: dict[str, type[BaseModel]] = {
+    "The file": plan.Plan,
+    "`[[recorded]]`: episodes to play": plan.Play,
+    "`[[recorded]]`: episodes of a file": plan.RecordedFile,
+    "`[warm]`": plan.WarmStart,
+    "`[test]`": plan.Measured,
+    "`[[arm]]`": plan.Arm,
+    "`fit` of an arm": plan.Fit,
+    "`[[compare]]`": plan.Comparison,
+}
+"""The tables of an experiment file by their headings."""
 NOTE = "<!-- Written by `python docs/generate_reference.py`; do not edit. -->"
 
 
@@ -107,6 +119,24 @@ def python() -> str:
         if not name.startswith("_"):
             lines += [*_entry(name, thing), ""]
     return "\n".join(lines)
+
+
+def experiment() -> str:
+    """The page of the experiment file: the keys of each of its tables."""
+    _, _, text = (inspect.getdoc(plan) or "").partition("\n\n")
+    first = "The keys of a file for `dreamgym experiment`. [Train](../training.md#experiments) has an example."
+    lines = [NOTE, "", "# Experiment file", "", first, "", _escaped(text), ""]
+    for heading, table in EXPERIMENT.items():
+        texts = _attribute_texts(table)
+        rows = [(f"`{key}`", _key_default(info), texts[key]) for key, info in table.model_fields.items()]
+        lines += [f"## {heading}", "", _docstring(table), "", *_table(("key", "default", "meaning"), rows), ""]
+    return "\n".join(lines)
+
+
+def _key_default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    return "" if isinstance(info.default, BaseModel) else _default(_field_default(info))
 
 
 def _entry(name: str, thing: Any) -> Iterator[str]:
@@ -214,7 +244,7 @@ def _escaped(text: str) -> str:
     return re.sub(r"(`[^`]*`|(?m:^ {4}\w.*[=(].*$))|([<*_\[\]])", lambda m: m[1] or chr(92) + m[2], text)
 
 
-PAGES = {"cli.md": cli, "python.md": python}
+PAGES = {"cli.md": cli, "experiment.md": experiment, "python.md": python}
 
 
 def main() -> None:

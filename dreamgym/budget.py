@@ -162,11 +162,13 @@ class Ledger:
             for process in [one for one in book.reserved if one != os.getpid() and not _is_alive(one)]:
                 book.held += book.reserved.pop(process)
             if book.used + amount > book.limit.amount * (1 + 1e-9):
-                more = worded(amount, book.limit.unit)
+                details = (
+                    f": {worded(book.used, book.limit.unit)} in {worded(book.spent.calls, 'calls')}, "
+                    f"and the next call may cost {worded(amount, book.limit.unit)}"
+                )
                 book.refused = (
-                    f"the budget of {book.limit} is spent: {worded(book.used, book.limit.unit)} in "
-                    f"{worded(book.spent.calls, 'calls')}, and the next call may cost {more}. All results so far are "
-                    "kept. Run the same command again to continue: each run starts with a new budget"
+                    f"the budget of {book.limit} is spent{'' if book.limit.unit == 'calls' else details}. All results "
+                    "so far are kept. Run the same command again to continue: each run starts with a new budget"
                 )
             elif book.used + sum(book.reserved.values()) + amount > book.limit.amount * (1 + 1e-9):
                 return False

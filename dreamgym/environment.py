@@ -357,7 +357,8 @@ def first_reason(error: Exception) -> str:
             return f"it has {error.error_count()} faults, too many to list"
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"])
-        return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+        what = str(fault["msg"]).removeprefix("Value error, ")
+        return f"{where}: {what}" if where else what
     return str(error)
 
 

@@ -59,6 +59,16 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder of a run, and its parents, if it is not there. Raises InvalidInput if it cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"expected a folder for the run, and {path} cannot be one: {error.strerror}; give another one with --out"
+        ) from error
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Replace a file in one step, and only if its content changes. Several processes may do so at the same time.
 

@@ -62,6 +62,8 @@ class Tools:
         reason = _fault(schema, action.name, action.arguments)
         if reason is not None:
             mirror = self._mirror
+            if canonical in mirror.refusals:
+                return mirror.refusals[canonical]
             told = reason_in_words(schema, action, mirror.fault_words, tells_all=mirror.tells_all_faults)
             return self._refuse(action, reason, told)
         if len(canonical) <= REMEMBERED_CHARACTERS:

@@ -139,6 +139,11 @@ class Task(Frozen):
         told = (json.dumps(check, ensure_ascii=False, separators=(",", ":")) for check in checks)
         return "\n".join([self.instruction, *told])
 
+    @property
+    def is_blank(self) -> bool:
+        """True if it has no instruction, no start and no metadata, as the task of a recording that names none."""
+        return not (self.instruction.strip() or self.initial_state or self.metadata.keys() - {"recorded"})
+
 
 class ToolCall(Frozen):
     """An action: a call of one tool. A text environment has one tool with one string argument."""

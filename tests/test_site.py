@@ -21,7 +21,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["cli.md", "python.md"])
+@pytest.mark.parametrize("name", ["cli.md", "experiment.md", "python.md"])
 def test_the_reference_is_what_the_code_gives(name: str) -> None:
     written = (DOCS / "reference" / name).read_text(encoding="utf-8")
     assert written == generator().PAGES[name](), "run: python docs/generate_reference.py"

@@ -12,6 +12,7 @@ from types import FrameType
 
 import typer
 
+from dreamgym.cli import INTERRUPTED
 from dreamgym.cli.old_options import refuse_old_options
 from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
 
@@ -29,6 +30,8 @@ def run(program: typer.Typer, verb: str = "") -> None:
         refuse_old_options([*verb.split(), *sys.argv[1:]])
         with sigterm_as_ctrl_c():
             program()
+    except KeyboardInterrupt:  # typer handles it while it runs the verb, but not before and after
+        sys.exit(INTERRUPTED)
     except DreamGymError as error:
         typer.echo(f"dreamgym: {error}", err=True)
         sys.exit(2 if isinstance(error, InvalidInput) else 3 if isinstance(error, BudgetSpent) else 1)

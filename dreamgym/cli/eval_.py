@@ -25,7 +25,9 @@ def evaluate(
     episodes: Annotated[
         int, typer.Option(min=1, help="Number of tasks, taken from the end of the split; each is played once.")
     ] = 500,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON, with the outcome of each task.")
+    ] = False,
     model: ModelName = None,
     budget: Budget = None,
     seed: Seed = 0,
@@ -50,7 +52,7 @@ def evaluate(
             )
         )
     if json:
-        typer.echo(result.model_dump_json(exclude={"outcomes"}, indent=2))
+        typer.echo(result.model_dump_json(indent=2))
         return
     typer.echo(f"success {result.success} over {result.success.n} episodes of {env} ({against}, {split})")
     typer.echo(f"refused actions {result.refused_share:.1%}, steps per episode {result.mean_steps:.1f}")

@@ -39,12 +39,17 @@ def label(
     """
     said: JsonObject = {"task": task, "task_id": task_id, "answer": answer, "success": success}
     given: JsonObject = {name: value for name, value in said.items() if value is not None}
+    if blank := [name for name in ("task", "task_id") if name in given and not str(given[name]).strip()]:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in blank)
+        raise InvalidInput(f"{options}: expected a text, got only blanks: leave it out to keep what was noted")
     if run.endswith(TABLE):
         if given:
             raise InvalidInput(f"{', '.join(given)}: leave it out with a file, whose columns contain it")
         notes = rows_of(folder, Path(run))
     elif given:
         notes = {known_run(folder, run): given}
+    elif Path(run).is_file():
+        raise InvalidInput(f"{run}: expected a table with tabs between its columns, FILE{TABLE}")
     else:
         raise InvalidInput(
             "expected at least one of --task, --task-id, --answer, --success and --failure, or FILE.tsv for RUN"

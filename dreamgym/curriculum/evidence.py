@@ -1,5 +1,8 @@
 """Success and V_tau of each task from its last groups, weighted by their age.
 
+This is the value by which tasks are drawn. The record of training and `dreamgym tasks` show V_tau itself, divided by
+n (dreamgym.curriculum.value).
+
 A group is a handful of rollouts of a policy that has changed since. So a task's value is not one old number: a group
 counts by its attempts, halved every HALF_LIFE updates, and the less they count, the more the mean of all tasks counts.
 A task that was never tried, or not for a long time, therefore has the average value. It is drawn again before an old

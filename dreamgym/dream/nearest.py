@@ -11,7 +11,7 @@ reward that depends on something that neither state nor goal shows can still be 
 
 from __future__ import annotations
 
-from dreamgym.dream.model import Prediction, Query
+from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.dream.recorded import content_of, is_valid, repeat
 from dreamgym.dream.substitution import BYTES, Substitution
 from dreamgym.errors import NotRecorded
@@ -44,6 +44,11 @@ class NearestModel:
 
     async def predict(self, query: Query) -> Prediction:
         """Answer from the demonstrations. Raises NotRecorded if none of them shows the answer."""
+        if not query.demonstrations and Part.RETRIEVAL in query.without:
+            raise NotRecorded(
+                "the model nearest only repeats recordings, and without retrieval it is shown none: leave 'retrieval' "
+                "in, or take a language model"
+            )
         if not query.demonstrations:
             raise NotRecorded(
                 f"nothing is recorded of environment {query.spec.name!r}: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dreamgym.dream.ending import is_contradicted, is_invented, recorded_end_counts
-from dreamgym.dream.model import Prediction, Query
+from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.replay.buffer import GROUNDED, Demonstration
 from dreamgym.schema import fault_under
 from dreamgym.tools import completed, output_schema
@@ -34,7 +34,7 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
     """The recorded answer unchanged, with its end and its success if they count for the running task.
 
     Its tier is `recorded` only if the environment is declared deterministic; otherwise the real system may answer
-    differently the next time.
+    differently the next time. If the tier `recorded` is left out, the answer is the model's.
 
     Args:
         query: the step to answer.
@@ -44,6 +44,7 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
     recorded = demonstration.transition
     result = completed(recorded, query.spec).result
     is_own = recorded_end_counts(query, demonstration)
+    is_certain = query.spec.deterministic and Part.RECORDED not in query.without
     return Prediction(
         observation=result.observation,
         structured=result.structured,
@@ -53,7 +54,7 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
         terminated=is_own and result.terminated,
         is_error=result.is_error,
         provenance=Provenance(
-            tier=Tier.RECORDED if query.spec.deterministic else Tier.MODEL,
+            tier=Tier.RECORDED if is_certain else Tier.MODEL,
             model=model,
             retrieved=(demonstration.id,),
             seed=query.seed,

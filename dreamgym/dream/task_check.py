@@ -19,9 +19,17 @@ from collections.abc import Iterable
 from dreamgym.errors import InvalidInput
 from dreamgym.schema import schema_of
 from dreamgym.state import State
-from dreamgym.types import Task
+from dreamgym.types import JsonObject, Task
 
 logger = logging.getLogger(__name__)
+
+PARTS = ("success", "answers")
+"""Keys of the parts of a check in `Task.metadata`."""
+
+
+def check_of(task: Task) -> JsonObject:
+    """The parts of the task's check that are not null, as they are in its metadata; empty if it has no check."""
+    return {part: task.metadata[part] for part in PARTS if task.metadata.get(part) is not None}
 
 
 def require_usable_check(task: Task) -> None:
@@ -33,6 +41,13 @@ def require_usable_check(task: Task) -> None:
             schema_of(check).require_usable()
     except InvalidInput as error:
         raise InvalidInput(f"task {task.id!r}: its check: {error}") from error
+
+
+def wanting_others(tasks: Iterable[Task], answers: Iterable[str]) -> list[Task]:
+    """The tasks whose check wants an answer that is not among `answers`. Raises InvalidInput for an unusable check."""
+    wanted = [(task, set(map(_canonical, _wanted(task)))) for task in tasks]
+    known = set(map(_canonical, answers)) if any(texts for _, texts in wanted) else set()
+    return [task for task, texts in wanted if texts - known]
 
 
 def accomplished(task: Task, state: str, answers: Iterable[str] = ()) -> bool | None:

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.evaluation.rates import Rate, wilson
+from dreamgym.evaluation.rates import Rate, clustered, wilson
 from dreamgym.state import as_text, parsed, shown_in
 from dreamgym.tools import Tools, output_schema
 from dreamgym.types import Frozen, StepResult, ToolCall, Trajectory, Transition
@@ -105,7 +105,10 @@ class Agreement(Frozen):
 
 
 def agreement(calls: Sequence[Compared]) -> Agreement:
-    """The agreement over some calls, with Wilson intervals; states are not compared."""
+    """The agreement over some calls; states are not compared.
+
+    Shares have Wilson intervals, the similarity has a bootstrap over trajectories.
+    """
     with_schema = [call for call in calls if call.has_schema]
     return Agreement(
         calls=len(calls),
@@ -113,7 +116,7 @@ def agreement(calls: Sequence[Compared]) -> Agreement:
         valid=share(with_schema, lambda call: call.invalid is None),
         errors=share(calls, lambda call: call.errors_agree),
         exact=share(calls, lambda call: call.exact),
-        similarity=wilson(sum(call.similarity for call in calls), len(calls)),
+        similarity=clustered([call.similarity for call in calls], [call.trajectory for call in calls]),
     )
 
 
@@ -176,7 +179,10 @@ def is_same(one: StepResult, other: StepResult) -> bool:
 
 
 def similarity(recorded: StepResult, got: StepResult) -> float:
-    """F1 over the words of two answers; if both are JSON, each word together with the keys that lead to it."""
+    """F1 over the words of two answers; if both are JSON, each word together with the keys that lead to it.
+
+    A punctuation mark counts as a word.
+    """
     ours, theirs = facts(recorded, got)
     total = ours.total() + theirs.total()
     return 2 * (ours & theirs).total() / total if total else 1.0

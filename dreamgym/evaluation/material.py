@@ -1,6 +1,7 @@
 """The trajectories that a dream knows, and the held-out steps that it is measured on.
 
-Steps whose recordings contradict each other are left out: no prediction could be right.
+Steps whose recordings contradict each other are left out: no prediction could be right. A held-out episode has the
+check that its task has in the environment's tasks, because a server starts the episode with that task.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dreamgym.dream.task_check import PARTS, check_of
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.predictions import RecordedStep, steps_of
@@ -63,6 +65,7 @@ def material(
         rest = tuple(one for one in recorded if one.id in learned)
     if not apart:
         raise InvalidInput(f"{spec.name!r} has no held-out transitions: the fitted model was trained on all recordings")
+    apart = _checked_as_served(spec, apart)
     left_out = frozenset() if all_steps else contradicted(spec, recorded)
     steps = steps_of(apart)
     usable = [step for step in steps if step.key not in left_out]
@@ -79,6 +82,21 @@ def material(
         contradicted=len(steps) - len(usable),
         seed=seed,
     )
+
+
+def _checked_as_served(spec: EnvironmentSpec, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
+    """The trajectories, each with the check of the environment's task with its id and instruction, if that has one."""
+    checks = {(task.id, task.instruction): check for task in spec.tasks if (check := check_of(task))}
+
+    def checked(one: Trajectory) -> Trajectory:
+        check = checks.get((one.task.id, one.task.instruction))
+        if check is None or check == check_of(one.task):
+            return one
+        others = {name: value for name, value in one.task.metadata.items() if name not in PARTS}
+        task = one.task.model_copy(update={"metadata": {**others, **check}})
+        return one.model_copy(update={"task": task})
+
+    return tuple(map(checked, trajectories))
 
 
 def drawn(steps: Sequence[RecordedStep], limit: int | None, seed: int) -> list[RecordedStep]:

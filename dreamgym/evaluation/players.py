@@ -117,8 +117,7 @@ def _recorded(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Iterat
     everything = [(script, index) for script in map(Script, recordings) for index in range(len(script.actions))]
 
     def another(script: Script, random: Random) -> Sequence[ScriptedCall]:
-        others = [one for one in scripts.values() if one.task.instruction != script.task.instruction]
-        return _all(random.choice(others)) if others else ()
+        return _all(random.choice([one for one in scripts.values() if one.task.instruction != script.task.instruction]))
 
     def idle(script: Script, random: Random) -> Sequence[ScriptedCall]:
         only = [step for step in _all(script) if reads(script.actions[step[1]])] or _all(script)[:1]
@@ -130,7 +129,8 @@ def _recorded(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Iterat
     yield _scripted(spec, "recorded", scripts, lambda script, random: _all(script))
     yield _scripted(spec, "first_half", scripts, lambda script, random: _all(script)[: len(script.actions) // 2])
     yield _scripted(spec, "shuffled", scripts, _shuffled)
-    yield _scripted(spec, "of_another_task", scripts, another)
+    if len({one.task.instruction for one in scripts.values()}) > 1:
+        yield _scripted(spec, "of_another_task", scripts, another)
     yield _scripted(spec, "wrong_ids", scripts, lambda script, random: _all(script), ids.spoiled)
     yield _scripted(spec, "idle", scripts, idle)
     yield _scripted(spec, "random", scripts, drawn)

@@ -71,9 +71,10 @@ async def predictions(
 ) -> AsyncGenerator[Compared, None]:
     """Predict the steps, at most `parallel` at a time; yield each as soon as it is done.
 
-    A call that its tool's schema forbids is refused without asking the dream, as in a server.
+    A call that its tool's schema forbids is refused without asking the dream, as in a server. The recorded refusals of
+    exact calls are not used, since those of the predicted steps are among them.
     """
-    tools = Tools(spec)
+    tools = Tools(spec.model_copy(update={"mirror": spec.mirror.model_copy(update={"refusals": {}})}))
 
     async def predicted(step: RecordedStep) -> Compared:
         trajectory, number = step
@@ -177,7 +178,7 @@ async def played_again(
         spec: the recorded environment.
         make: makes the real environment.
         trajectories: the trajectories whose calls are played.
-        redact: redacts the answers as the recordings were redacted; otherwise they could not be equal.
+        redact: redacts answers and errors as the recordings were redacted; otherwise answers could not be equal.
     """
     tools = Tools(spec)
     environment = make()
@@ -194,7 +195,7 @@ async def played_again(
                     yield compared(spec, tools, trajectory, step, got)
                     step += 1
             except (EnvironmentUnavailable, EpisodeFinished) as error:
-                failure = str(error)
+                failure = str(error) if redact is None else str(redact(str(error)))
             for missed in range(step, len(trajectory.transitions) + 1):
                 yield compared(spec, tools, trajectory, missed, None, failure=failure)
     finally:

@@ -194,10 +194,8 @@ def detected(pairs: Sequence[tuple[bool, bool]]) -> Detection:
 
 
 def _agreement(calls: Sequence[Compared]) -> Agreement:
-    """`agreement` with the states, and with a bootstrap over trajectories for the similarity."""
-    similarity = clustered([call.similarity for call in calls], [call.trajectory for call in calls])
-    states = share(calls, lambda call: call.state_is_exact)
-    return agreement(calls).model_copy(update={"similarity": similarity, "state": states})
+    """`agreement` with the states."""
+    return agreement(calls).model_copy(update={"state": share(calls, lambda call: call.state_is_exact)})
 
 
 def _refusals(calls: Sequence[Compared]) -> Refusals:

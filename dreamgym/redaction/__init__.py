@@ -8,7 +8,7 @@ who records.
 from __future__ import annotations
 
 from dreamgym.redaction.placeholder import load_key
-from dreamgym.redaction.redactor import Redactor
+from dreamgym.redaction.redactor import Redactor, redact_by
 from dreamgym.redaction.rules import RedactionRules
 
-__all__ = ["RedactionRules", "Redactor", "load_key"]
+__all__ = ["RedactionRules", "Redactor", "load_key", "redact_by"]

@@ -6,9 +6,10 @@ Each rule reads a text once, from start to end. A value that it has taken or exa
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from dreamgym.redaction.find import Find
 from dreamgym.redaction.linear import compiled
@@ -17,11 +18,97 @@ from dreamgym.redaction.names import holds_secret, looks_made_up, may_be_secret_
 _SCHEME = r"(?:(?:bearer|basic|token|apikey|digest)\s{1,4})?"
 
 
-def _value(shortest: int) -> re.Pattern[str]:
-    return re.compile(
-        rf"""(?i)(?:"{_SCHEME}(?P<a>[^"\n]{{1,4096}})"|'{_SCHEME}(?P<b>[^'\n]{{1,4096}})'|`(?P<c>[^`\n]{{1,4096}})`"""
-        rf"""|["'`]?{_SCHEME}(?P<bare>[^\s"'`\\,;&<>(){{}}\[\]|]{{{shortest},}}))"""
-    )
+_QUOTED = re.compile(
+    rf"""(?i)"{_SCHEME}(?P<a>[^"\n]{{1,4096}}(?:"(?=\w)[^"\n]{{1,256}}){{0,2}})"(?!\w)"""
+    rf"""|'{_SCHEME}(?P<b>[^'\n]{{1,4096}}(?:'(?=\w)[^'\n]{{1,256}}){{0,2}})'(?!\w)|`(?P<c>[^`\n]{{1,4096}})`"""
+    r"""|[“„«‹‘‚](?P<d>[^“”„«»‹›‘’‚\n]{1,4096})[”“»›’](?!\w)"""
+)
+"""A value in quotes. A quote before a letter or digit is part of the value, because escapes were decoded."""
+_BEGIN = re.compile(r"""(?i)(?P<quote>["'`]?)(?:(?:bearer|basic|token|apikey|digest)\s{1,4}(?=\S{4}))?""")
+_SPECIAL = r"""\s"'`\\,;&<>(){}\[\]|"""
+_STRUCTURE = r"""["'`]\s{0,2}[,:}\])]|<(?:/[a-z]|!--|[a-z]{1,10}(?:[\s/][^<>]{0,80})?>)|\\["'`\\nrt]|\|(?!\w)"""
+"""End of a quoted text in JSON or code, tag, escape, or end of a cell: they end every value without quotes."""
+_NEXT = r"""[\s{\[("']{0,4}\w[\w.\[\]-]{0,40}["']?\s{0,2}[=:]"""
+"""The next name and its sign."""
+_IS, _COLON, _EQUALS, _OPTION_OF = "is", ": ", "=", "--"
+"""Kinds of values: `the password is X`, `password: X` or `?password=X`, `password=X`, `--password X`."""
+_ENDS = {
+    _IS: "",
+    _COLON: f"|`|[,;&]{_NEXT}",
+    _EQUALS: f"|[;`]|[,&]{_NEXT}",
+    _OPTION_OF: f"|[{_SPECIAL}]",
+}
+_CODE = r"[a-z_.]+(?=[(\[{])|[a-z]{1,2}(?=[\"'])|"
+"""A name that is called or has an index, or the prefix of a text in Python."""
+_CLOSING = {")": "(", "]": "[", "}": "{", ">": "<"}
+_OPENING = {opening: one for one, opening in _CLOSING.items()}
+_BRACKET = re.compile(r"[()\[\]{}<>]")
+_QUOTE = re.compile(r"(?<!\w)'|'(?!\w)")
+"""A quote that is not an apostrophe."""
+_AFTER = ".:!?,;|…\"'`”“»›’"
+"""Punctuation that may follow a value."""
+_LOOK_BACK = 256
+"""Characters before a value in which quotes and brackets are opened that end it."""
+
+
+@cache
+def _bare(kind: str, closing: str) -> re.Pattern[str]:
+    """Pattern of a value without quotes of a kind, which also ends at the characters of `closing`."""
+    ends = f"{_STRUCTURE}{_ENDS[kind]}" + (f"|[{re.escape(closing)}]" if closing else "")
+    first, call = (r"[^\s\"'`]", "") if kind == _IS else (f"[^{_SPECIAL}]", _CODE)
+    return re.compile(rf"(?i){call}(?={first})(?:[^{_SPECIAL}]++|(?!{ends})\S)*+")
+
+
+def _closing(text: str, at: int, quote: str) -> str:
+    """The quotes and brackets that close what is open at a position, and the quote with which the value begins."""
+    before = text[max(0, at - _LOOK_BACK) : at]
+    closing, closed = [], Counter[str]()
+    for bracket in reversed(_BRACKET.findall(before)):
+        if bracket in _CLOSING:
+            closed[bracket] += 1
+        elif closed[_OPENING[bracket]]:
+            closed[_OPENING[bracket]] -= 1
+        else:
+            closing.append(_OPENING[bracket])
+    closing += [one for one in '"`' if before.count(one) % 2 or one == quote]
+    closing += ["'"] if sum(1 for _ in _QUOTE.finditer(before)) % 2 or quote == "'" else []
+    return "".join(sorted({*closing}))
+
+
+class _Value(NamedTuple):
+    """A value behind a name, from `start` to `end`."""
+
+    start: int
+    end: int
+    is_quoted: bool
+    read: int
+    """Where the examined text ends; at least `end`."""
+
+
+def _value(text: str, at: int, kind: str, shortest: int = 4) -> _Value | None:
+    """The value that begins at a position, without the punctuation after it."""
+    quoted = _QUOTED.match(text, at)
+    if quoted is not None:
+        return _Value(*quoted.span(str(quoted.lastgroup)), is_quoted=True, read=quoted.end())
+    begin = _BEGIN.match(text, at)
+    assert begin is not None, "it may be empty"
+    bare = _bare(kind, _closing(text, at, begin["quote"])).match(text, begin.end())
+    if bare is None or bare.end() - bare.start() < shortest:
+        return None
+    start, end = bare.start(), _end_of_value(bare[0]) + bare.start()
+    if kind == _IS and text[start : start + 1] + text[end - 1 : end] in ("()", "[]", "{}"):
+        start, end = start + 1, end - 1
+    return _Value(start, end, is_quoted=False, read=bare.end())
+
+
+def _end_of_value(value: str) -> int:
+    """Length of a value without the punctuation of a sentence and without brackets that were opened before it."""
+    end, excess = len(value), {one: value.count(one) - value.count(opening) for one, opening in _CLOSING.items()}
+    while end and (value[end - 1] in _AFTER or excess.get(value[end - 1], 0) > 0):
+        end -= 1
+        if value[end] in excess:
+            excess[value[end]] -= 1
+    return end
 
 
 def _pair(name: str) -> re.Pattern[str]:
@@ -37,7 +124,6 @@ def _element(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?i)<(?P<name>{name})(?:\s[^<>]{{0,256}})?>\s{{0,16}}(?P<value>[^<>]{{1,4096}})<")
 
 
-_VALUE, _OWN_VALUE = _value(shortest=4), _value(shortest=1)
 _NAME = _pair(r"[a-z_][\w.-]{0,60}?")
 _OPTION = _option(r"[a-z][\w-]{1,60}")
 _ELEMENT = _element(r"[a-z_][\w:.-]{0,60}")
@@ -140,19 +226,29 @@ def _values_behind(pattern: re.Pattern[str], text: str, *, is_own: bool = False)
             continue
         before = _WORD_BEFORE.search(text, max(0, match.start() - 17), match.start())
         names = [match["name"], *([f"{before[0]}_{match['name']}"] if before else [])]
-        form = _OWN_VALUE if is_own else _VALUE
-        found = form.match(text, match.end()) if is_own or any(map(may_be_secret_name, names)) else None
+        if not is_own and not any(map(may_be_secret_name, names)):
+            continue
+        found = _value(text, match.end(), _kind(match), shortest=1 if is_own else 4)
         if found is None:
             continue
-        done = found.end()
-        group = str(found.lastgroup)
-        value = (
-            found[group].rstrip(".:!?") if group == "bare" else found[group]
-        )  # the end of a sentence is not part of it
-        is_plain = group != "bare" or match[0].startswith("-")
+        done = found.read
+        value = text[found.start : found.end]
+        is_plain = found.is_quoted or match[0].startswith("-")
         name = next((name for name in names if _is_taken(name, value, is_plain, is_own)), None)
         if name is not None:
-            yield Find(found.start(group), found.start(group) + len(value), name, is_told=True)
+            yield Find(found.start, found.end, name, is_told=True)
+
+
+def _kind(match: re.Match[str]) -> str:
+    """The kind of the value behind a name."""
+    if match[0].startswith("-"):
+        return _OPTION_OF
+    sign = match[0][match.end("name") - match.start() :]
+    if "=" not in sign and sign[-1] in " \t":
+        return _COLON
+    # in a URL, "&" and ";" may be part of the value, because escapes such as %26 were decoded
+    is_query = match.string[match.start() - 1 : match.start()] in ("?", "&")
+    return _COLON if is_query else _EQUALS
 
 
 def _contents(element: re.Pattern[str], text: str, *, is_own: bool = False) -> Iterator[Find]:
@@ -175,12 +271,11 @@ def _is_taken(name: str, value: str, is_plain: bool, is_own: bool) -> bool:
 def said(text: str) -> Iterator[Find]:
     """Find secrets in sentences such as `the password is X`."""
     for match in _SAID.finditer(text):
-        found = _VALUE.match(text, match.end())
+        found = _value(text, match.end(), _IS)
         if found is None:
             continue
-        group = str(found.lastgroup)
-        value = found[group].rstrip(".:!?")
+        value = text[found.start : found.end]
         is_code = match["name"].lower().endswith(("pin", "code")) and value.isdigit() and 4 <= len(value) <= 8
         written = _WRITTEN.fullmatch(value) and not _MEASURE.match(value) and not stands_for_one(value)
-        if is_code or written or (group != "bare" and " " not in value):
-            yield Find(found.start(group), found.start(group) + len(value), match["name"], is_told=True)
+        if is_code or written or (found.is_quoted and " " not in value):
+            yield Find(found.start, found.end, match["name"], is_told=True)

@@ -18,7 +18,7 @@ from dreamgym.redaction.encodings import Unescaped, redact_blobs
 from dreamgym.redaction.find import Find
 from dreamgym.redaction.linear import compiled
 from dreamgym.redaction.names import has_letter_and_digit, holds_secret, is_secret_name
-from dreamgym.redaction.placeholder import MARK, Placeholders
+from dreamgym.redaction.placeholder import MARK, Placeholders, load_key
 from dreamgym.redaction.rules import RedactionRules
 from dreamgym.redaction.tables import columns, under
 from dreamgym.types import JsonObject
@@ -29,6 +29,8 @@ _EXAMPLES = frozenset({"default", "const", "example", "examples"})
 _TOLD = frozenset({"title", "description", *_EXAMPLES})
 _HELD = _EXAMPLES | {"value"}
 """Fields with a secret in an object that has a type: a schema's examples, and the value of a typed variable."""
+_LISTED = frozenset({"required", "enum"})
+"""Lists of a schema, in which no item is the value of the one before it."""
 _LONG_NUMBER = 10**12
 _LAYOUTS: tuple[tuple[int | None, tuple[str, str]], ...] = (
     (None, (", ", ": ")),
@@ -174,6 +176,8 @@ class Redactor:
                 clean = self._field(entry, item)
             elif names is not None and item is not names and isinstance(item, list):
                 clean = [self._row(names, row) for row in item]
+            elif name in _LISTED and isinstance(item, list) and _is_schema(value):
+                clean = [self._value(one) for one in item]
             else:
                 clean = self._field(name, item)
             redacted[self._text(name)] = clean
@@ -304,6 +308,11 @@ class Redactor:
 
     def _is_allowed(self, found: str) -> bool:
         return any(pattern.fullmatch(found) for pattern in self._allowed)
+
+
+def redact_by(rules: RedactionRules | None) -> Callable[[JsonValue], JsonValue] | None:
+    """A function that redacts values with this user's key; None if there are no rules."""
+    return None if rules is None else Redactor(rules, key=load_key()).value
 
 
 def _of_kind(rule: personal.Rule, make: Placeholders) -> Rule:

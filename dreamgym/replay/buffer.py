@@ -110,7 +110,10 @@ class ReplayBuffer(Protocol):
     """Stores trajectories and returns similar transitions. Each method that writes does all or nothing."""
 
     async def add(self, trajectories: Sequence[Trajectory]) -> int:
-        """Store trajectories with their tasks and return how many were new. A stored id is left alone."""
+        """Store trajectories with their tasks and return how many were new. A stored id is left alone.
+
+        A blank task (`Task.is_blank`) is not one of the stored tasks.
+        """
 
     async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
         """Store trajectories and tasks; replace a stored one of the same id if the content differs.

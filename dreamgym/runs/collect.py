@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.episode import Agent, check_policy_url, load_agent
 from dreamgym.evaluation.episodes import WORKERS
+from dreamgym.redaction import redact_by
 from dreamgym.runs import cluster as clusters
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
@@ -109,7 +110,8 @@ async def collect(
             assert store is not None, "without a file there is a store"
             source = Source.REAL if where is Against.REAL else Source.SYNTHETIC
             kept = await InBuffer.of(store.buffer, spec.name, source)
-        collection = Collecting(planned, kept, version=version_of(spec) if where is Against.REAL else None)
+        version = version_of(spec) if where is Against.REAL else None
+        collection = Collecting(planned, kept, version=version, redact=redact_by(spec.redact))
         await collection.run(players)
     return collection
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 SPEAK_EVERY_S = 5.0
 
@@ -12,6 +12,12 @@ SPEAK_EVERY_S = 5.0
 def say(text: str) -> None:
     """Write one line to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """The names with commas between them. Of more than `most`, only the first, and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def now_and_then(speak: Callable[[str], None]) -> Callable[[str], None]:

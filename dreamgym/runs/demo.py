@@ -7,6 +7,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from dreamgym.errors import InvalidInput, StoreError, UnknownName
+from dreamgym.files import make_folder
 from dreamgym.replay import embedded
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.compare import compare
@@ -46,7 +47,7 @@ def demo(out: Path, env: str = "coin", *, full: bool = False) -> str:
 
 def demonstrate(file: Path, out: Path, command: str) -> str:
     """Run an experiment file and report it. The first arm must be a policy to compare with."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     folder = out.resolve()
     report, plan = compare(file, folder, parallel=2, command=command), read_plan(file)
     with prepared_seeds(plan, folder) as (first, *_):

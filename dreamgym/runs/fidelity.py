@@ -27,7 +27,9 @@ from dreamgym.evaluation.predictions import RecordedStep, as_done, dream_of, pla
 from dreamgym.evaluation.report import CHECK_FILE, CheckReport, FidelityReport, behind
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
-from dreamgym.redaction import Redactor, load_key
+from dreamgym.files import write_whole
+from dreamgym.recordings.importers.assembly import redacted
+from dreamgym.redaction import redact_by
 from dreamgym.replay.grouped import as_line
 from dreamgym.runs.cluster import Crew, workers
 from dreamgym.runs.console import now_and_then
@@ -105,7 +107,7 @@ def _play_again(spec: EnvironmentSpec, given: Material, say: Say) -> tuple[list[
     """Play the held-out calls on the real system. False if that was interrupted."""
     real, calls, progress = real_of(spec), list[Compared](), now_and_then(say)
     # redacts the real answers as the recordings were redacted
-    redact = Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None
+    redact = redact_by(spec.redact)
 
     async def compare() -> None:
         async with aclosing(played_again(spec, real.create, given.held_out, redact=redact)) as running:
@@ -313,10 +315,13 @@ def _write(report: FidelityReport, given: Material, running: Sequence[Measuremen
 
     Each file is written whole or not at all.
     """
+    redact = redact_by(given.spec.redact)  # episodes of the real environment are not redacted yet
     files = {
         behind.FILE: _lines(step for one in running for step in one.behind()),
         HELD_OUT_FILE: _lines(given.held_out),
-        "played.jsonl": "".join(as_line(*played) for one in running for played in one.played),
+        "played.jsonl": "".join(
+            as_line(name, redacted(episode, redact)) for one in running for name, episode in one.played
+        ),
         "report.html": page(report),
         "report.json": report.model_dump_json(indent=2),
     }
@@ -331,12 +336,10 @@ def _lines(some: Iterable[Frozen]) -> str:
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files by name, each whole or not at all."""
+    """Write files by name, each whole or not at all, for their owner alone: they quote the recordings."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        part = folder / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(folder / name)
+        write_whole(folder / name, text)
 
 
 def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Trajectory]:

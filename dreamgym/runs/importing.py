@@ -18,8 +18,8 @@ from dreamgym.recordings.importers.folder import (
     removed_on_failure,
     write_episodes,
 )
-from dreamgym.redaction import Redactor, load_key
-from dreamgym.runs.console import say
+from dreamgym.redaction import redact_by
+from dreamgym.runs.console import listed, say
 from dreamgym.runs.opening import open_store
 from dreamgym.runs.seed import claim, folder_of
 
@@ -57,7 +57,7 @@ async def import_files(
     found = [entry for file in files for entry in read_file(Path(file), importer)]
     with _environment(env, found, new=new) as spec:
         report = ImportReport()
-        redact = Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None
+        redact = redact_by(spec.redact)
         report.add(found, spec, redact)
         tell(report, redact)
         if not report.trajectories:
@@ -91,7 +91,8 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Iter
                 raise InvalidInput(f"{folder} cannot be made: nothing in the files can be read; see above")
         with removed_on_failure(folder):
             spec = make_environment(folder, tools)
-            _tell_reasons("tool definitions", differing)
+            for name, places in differing.items():
+                say(f"tool {name!r} is defined differently in {listed(places, 1)}; the first definition is kept")
             say(f"{folder}: a new environment {spec.name!r} with {len(spec.tools)} tools")
             yield spec
         say(f"{env}: serve it with `dreamgym serve {env}`")
@@ -105,7 +106,7 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Iter
 
 
 def tell(report: ImportReport, redact: Redact | None = None) -> None:
-    """Print what was found, and what could not be used and why. Reasons may quote the files, so they are redacted."""
+    """Print what was found, and what could not be used and why. Lines that may quote the files are redacted."""
     by_format = ", ".join(f"{count} {name}" for name, count in report.formats.items())
     steps = sum(len(trajectory.transitions) for trajectory in report.trajectories)
     total = len(report.trajectories) + report.repeated + len(report.skipped)
@@ -116,11 +117,18 @@ def tell(report: ImportReport, redact: Redact | None = None) -> None:
         say(f"{report.replies} exchanges between agent and user left out: the environment has no tool 'respond'")
     _tell_reasons("not usable", report.skipped, redact)
     _tell_reasons("left out of a usable trajectory", report.left_out, redact)
+    for tool, misfits in report.misfits.items():
+        where, reason = listed([one.where for one in misfits], 1), misfits[0].reason
+        told = f"calls of {tool!r} that its schema refuses are in {where}: {reason}"
+        say(
+            f"{told if redact is None else redact(told)}. "
+            "If they come from another version of the server, import each version into an environment of its own"
+        )
 
 
 def _tell_reasons(kind: str, reasons: list[Skipped], redact: Redact | None = None) -> None:
     for skipped in reasons[:REASONS]:
-        reason = skipped.reason if redact is None else redact(skipped.reason)
-        say(f"{kind}: {skipped.where}: {reason}")
+        told = f"{skipped.where}: {skipped.reason}"
+        say(f"{kind}: {told if redact is None else redact(told)}")
     if len(reasons) > REASONS:
         say(f"{kind}: and {len(reasons) - REASONS} more")

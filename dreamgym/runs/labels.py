@@ -57,7 +57,7 @@ def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
                 raise InvalidInput(f"expected {len(header)} columns, got {len(cells)}")
             row = dict(zip(header, cells, strict=True))
             run = known_run(folder, row.pop("run"))
-            said: JsonObject = {name: cell for name, cell in row.items() if cell}
+            said: JsonObject = {name: cell for name, cell in row.items() if cell.strip()}
             if "success" in said:
                 said["success"] = _outcome(row["success"])
             if run in notes:
@@ -77,9 +77,21 @@ def _outcome(cell: str) -> bool:
 
 
 def known_run(folder: Path, run: str) -> str:
-    """The id of a recorded run; `last` is the one that began last. Raises UnknownName."""
+    """The id of a recorded run; `last` is the one that began last.
+
+    Raises:
+        InvalidInput: there is no such folder, or nothing is recorded in it.
+        UnknownName: there is no such run.
+    """
     files = {file.stem: file for file in (folder / "recordings").glob("*.jsonl")}
-    if run == LAST and files:
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder}: there is no such folder: expected the environment folder that was recorded into")
+    if not files:
+        raise InvalidInput(
+            f"{folder} has no recorded runs, and only these can be labelled. For imported episodes, set final_reward "
+            f"(1 or 0) and answer in {folder / 'trajectories.jsonl'}; then run `dreamgym seed {folder} {folder}`"
+        )
+    if run == LAST:
         return max(files, key=lambda name: _began(files[name]))
     if run not in files:
         raise UnknownName("run", run, files, f"Runs are in {folder / 'recordings'}")

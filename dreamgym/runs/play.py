@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
 from dreamgym.episode import load_agent
@@ -10,7 +11,7 @@ from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.runs.opening import SPLITS, Against, open_seeded, real_for, tasks_of, with_recorded_starts
 from dreamgym.runs.seed import folder_of
 from dreamgym.runs.server_process import server
-from dreamgym.types import Task, Trajectory
+from dreamgym.types import Task, Trajectory, Transition
 
 WIDTH = 100
 
@@ -59,10 +60,11 @@ async def play(
             from dreamgym_client.environment import RemoteEnvironment
 
             remote = RemoteEnvironment(url, spec.name)
-            await behaviour(await remote.reset(chosen, seed=seed), remote, seed)
-            trajectory = await remote.trajectory()
-            await remote.close()
-            return trajectory, None
+            try:
+                await behaviour(await remote.reset(chosen, seed=seed), remote, seed)
+                return await remote.trajectory(), None
+            finally:
+                await remote.close()
         from dreamgym_client.playing import play_agent
 
         played = await play_agent(url, spec.name, load_agent(agent), policy_url, chosen, seed)
@@ -85,15 +87,21 @@ def _named(task: str, spec: EnvironmentSpec, real: RealEnvironment | None) -> Ta
 
 def render(trajectory: Trajectory, answer: str | None = None) -> str:
     """The text of an episode, for a person to read."""
-    first = trajectory.transitions[0].state if trajectory.transitions else ""
-    lines = [f"task   {trajectory.task.instruction}", f"start  {trajectory.task.initial_state or first}"]
-    for number, transition in enumerate(trajectory.transitions, start=1):
+    lines = rendered_steps(trajectory.task, trajectory.transitions)
+    if answer:
+        lines.append(f"answer {answer}")
+    lines.append(f"end    {trajectory.end}")
+    return "\n".join(lines)
+
+
+def rendered_steps(task: Task, transitions: Sequence[Transition]) -> list[str]:
+    """The lines of an episode without its end."""
+    first = transitions[0].state if transitions else ""
+    lines = [f"task   {task.instruction}", f"start  {task.initial_state or first}"]
+    for number, transition in enumerate(transitions, start=1):
         arguments = ", ".join(f"{k}={v!r}" for k, v in transition.action.arguments.items())
         lines.append(f"{number:>4}.  {transition.action.name}({arguments})")
         shown = textwrap.wrap(transition.result.observation, WIDTH - 7) or [""]
         lines += [f"       {line}" for line in shown]
         lines[-1] += f"   [{transition.provenance.tier}]"
-    if answer:
-        lines.append(f"answer {answer}")
-    lines.append(f"end    {trajectory.end}")
-    return "\n".join(lines)
+    return lines

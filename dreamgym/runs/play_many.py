@@ -21,6 +21,7 @@ from dreamgym.episode import play
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, MissingPackage
 from dreamgym.evaluation.episodes import WORKERS, play_many
 from dreamgym.files import open_alone, write_whole
+from dreamgym.recordings.importers.assembly import Redact, redacted
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.runs.console import now_and_then, say
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory
@@ -170,15 +171,22 @@ class Collecting:
         planned: all episodes of the collection.
         kept: keeps them.
         version: version of the environment, for `Provenance.model` of real steps.
+        redact: redacts episodes and reasons of failures by the environment's rules; None if it has none. A server has
+            redacted the calls and answers of an agent, but not an exception of the agent itself.
     """
 
-    def __init__(self, planned: Sequence[Planned], kept: Kept, *, version: str | None) -> None:
+    def __init__(
+        self, planned: Sequence[Planned], kept: Kept, *, version: str | None, redact: Redact | None = None
+    ) -> None:
         self._all = planned
+        self._redact = redact
         self._kept = kept
         self._version = version
         self._todo = [one for one in planned if one.id not in kept.ids]
         self._began, self._progress = time.monotonic(), now_and_then(say)
         self.tried = self.played = self.won = 0
+        self.judged = self.unjudged = 0
+        """Numbers of played episodes whose reward is known, and unknown; failed episodes are in neither."""
         self.failed: list[str] = []
         self._in_a_row = 0
         self._last = ""
@@ -217,7 +225,7 @@ class Collecting:
             EnvironmentUnavailable: too many episodes failed in a row.
         """
         try:
-            trajectory = self._signed(await player(one), one)
+            trajectory = self._signed(redacted(await player(one), self._redact), one)
             check_budget()  # an agent's episode may have gone on without the answers that it asked for
         except (BudgetSpent, MissingPackage):
             raise
@@ -232,11 +240,15 @@ class Collecting:
             if trajectory.transitions or not is_failed:
                 await self._kept.add(trajectory)
                 self.played += 1
-                self.won += trajectory.success
+                is_known = trajectory.reward is not None
+                self.judged += is_known
+                self.won += is_known and trajectory.success
+                self.unjudged += not is_known and not is_failed
         self.tried += 1
         self._progress(self._line())
 
     def _fail(self, one: Planned, why: str) -> None:
+        why = why if self._redact is None else str(self._redact(why))
         say(f"episode {one.number} ({one.task.id}, seed {one.seed}) failed: {why}")
         self.failed.append(one.id)
         self._last = why
@@ -258,12 +270,13 @@ class Collecting:
     def _line(self) -> str:
         done, all_ = self.there + self.played, len(self._all)
         new = " of the new ones" if self.there else ""
-        share = f", {self.won / self.played:.0%}{new} successful" if self.played else ""
+        share = f", {self.won / self.judged:.0%}{new} successful" if self.judged else ""
+        unknown = f", {self.unjudged} with unknown reward (not counted)" if self.unjudged else ""
         rate = self.tried / max(1e-9, time.monotonic() - self._began)
         left = (len(self._todo) - self.tried) / rate if rate else 0
         speed = f", {60 * rate:.0f} a minute" if self.tried else ""
         ahead = f"{speed}, {_span(left)} left" if left else speed
-        return f"{done} of {all_} episodes{share}{ahead}"
+        return f"{done} of {all_} episodes{share}{unknown}{ahead}"
 
 
 def _span(seconds: float) -> str:

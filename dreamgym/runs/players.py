@@ -16,6 +16,7 @@ from dreamgym.dream.model import Part
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.episode import load_agent
 from dreamgym.evaluation.episodes import play_many
+from dreamgym.redaction import redact_by
 from dreamgym.runs.opening import Against, open_worlds, served
 from dreamgym.training.rollout import Player, Policy, Rollout, TokenPlayer
 from dreamgym.types import Task
@@ -75,7 +76,8 @@ def _agent_at(
 ) -> AgentPlayer:
     from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 
-    return AgentPlayer(load_agent(agent), policy, codec, url=url, env=spec.name, limit_s=limit_s)
+    redact = redact_by(spec.redact)
+    return AgentPlayer(load_agent(agent), policy, codec, url=url, env=spec.name, limit_s=limit_s, redact=redact)
 
 
 class Chunk(NamedTuple):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dreamgym.dream.task_check import require_usable_check, wanting_others
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.recordings.contradictions import contradictions, summary
@@ -25,7 +26,7 @@ from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.trajectories import trajectory_id, unlisted
 from dreamgym.recordings.log import Note
 from dreamgym.replay.keys import check_storable
-from dreamgym.runs.console import say
+from dreamgym.runs.console import listed, say
 from dreamgym.runs.opening import open_store
 from dreamgym.types import Task, Trajectory
 
@@ -92,7 +93,7 @@ async def read(env: str, paths: Sequence[Path], *, model: str | None = None, der
         derives_state: if the server reports no states, make a schema of the states that its answers show.
 
     Raises:
-        InvalidInput: a file cannot be read, or is of another environment.
+        InvalidInput: a file cannot be read, or is of another environment, or the check of a task cannot be used.
         UnknownName: there is no such environment.
     """
     folders = [path for path in paths if path.is_dir()]
@@ -116,7 +117,8 @@ async def read(env: str, paths: Sequence[Path], *, model: str | None = None, der
                 f"{folder}: {unnamed} of {len(trajectories[folder])} episodes have no task: add it with "
                 "`dreamgym label`, or let a model propose one with `dreamgym seed --model MODEL`"
             )
-    tasks = [task for folder in folders for task in _tasks(folder, spec.name)]
+    answers = {step.result.observation for found in trajectories.values() for one in found for step in one.transitions}
+    tasks = [task for folder in folders for task in _tasks(folder, spec.name, answers)]
     named = folder_of(env)
     of_env = tuple(dict.fromkeys([*([named] if named else []), *folders]))
     runs = {trajectory_id(spec.name, run) for folder in recorded for run in recorded_runs(folder)}
@@ -143,9 +145,9 @@ async def store(seeds: Seeds, opened: Store) -> None:
         done = await buffer.upsert(trajectories)
         say(f"{path}: {done.new} of {len(trajectories)} trajectories are new")
         if done.changed:
-            say(f"replaced, because they have changed since they were stored: {', '.join(done.changed)}")
+            say(f"replaced, because they have changed since they were stored: {listed(done.changed)}")
     if forgotten := await forget_recorded(opened.database, seeds.spec.name, seeds.left_out):
-        say(f"deleted from the store, because the folder leaves them out now: {', '.join(forgotten)}")
+        say(f"deleted from the store, because the folder leaves them out now: {listed(forgotten)}")
     if seeds.spec.deterministic:
         for sentence in summary(contradictions(seeds.spec, chain.from_iterable(seeds.trajectories.values()))):
             say(sentence)
@@ -213,12 +215,22 @@ def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajector
     return usable
 
 
-def _tasks(folder: Path, env: str) -> list[Task]:
+def _tasks(folder: Path, env: str, answers: Collection[str]) -> list[Task]:
+    """The tasks of a folder. Print those whose check wants an answer that is not among the recorded answers."""
     file = folder / "tasks.jsonl"
     tasks = read_jsonl(file, Task) if file.exists() else []
     for number, task in enumerate(tasks, start=1):
         if task.env != env:
             raise InvalidInput(f"{file}, task {number}: it belongs to environment {task.env!r}, not {env!r}")
+        try:
+            require_usable_check(task)
+        except InvalidInput as error:
+            raise InvalidInput(f"{file}: {error}") from error
+    if answers and (unknown := wanting_others(tasks, answers)):
+        say(
+            f"{file}: no recording gives the answers that the checks of these tasks want: "
+            f"{listed([task.id for task in unknown])}. A check wants whole answers; JSON is compared as JSON"
+        )
     return [task for task in tasks if _is_storable(task, f"{file}: left out: task {task.id!r}")]
 
 

@@ -44,7 +44,7 @@ def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str])
     except ValidationError as error:
         unknown = error.errors()[0]["type"] == "extra_forbidden"
         known = f" (known settings: {', '.join(names(model))})" if unknown else ""
-        reason = first_reason(error).removeprefix("Value error, ")
+        reason = first_reason(error)
         place = ".".join(map(str, error.errors()[0]["loc"]))  # empty if settings do not fit each other
         is_option = any(not place or f"{place}.".startswith(f"{name}.") for name in options)
         raise InvalidInput(f"{'settings' if file is None or is_option else file}: {reason}{known}") from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from dreamgym.episode import load_agent
+from dreamgym.files import write_whole
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against
 from dreamgym.runs.server_process import server
@@ -32,9 +33,9 @@ def side_by_side(file: Path, env: str, task: Task, dsn: str) -> str:
         say("an unchanged LangGraph agent plays one task, first in the dream, then in the real environment")
         played = [asyncio.run(_played(env, against, task, dsn)) for against in (Against.DREAM, Against.REAL)]
         both = "".join(episode.model_dump_json() + "\n" for episode in played)
-        file.with_suffix(".jsonl").write_text(both, encoding="utf-8")  # for `dreamgym view`
+        write_whole(file.with_suffix(".jsonl"), both)  # for `dreamgym view`
         described = f"chat model: scripted ({SCRIPTS[env]})"
-        file.write_text(f"{described}\n{columns(*played)}\n", encoding="utf-8")
+        write_whole(file, f"{described}\n{columns(*played)}\n")
     return file.read_text(encoding="utf-8")
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from dreamgym.recordings.folder.env_file import name_in
 from dreamgym.runs.opening import DSN_VARIABLE
-from dreamgym.runs.play import render
+from dreamgym.runs.play import render, rendered_steps
 
 if TYPE_CHECKING:
+    from dreamgym.replay.episode_store import Episode
     from dreamgym.replay.postgres.database import Database
     from dreamgym.replay.postgres.forget import Forgotten, Held, HeldTrajectory
 
@@ -51,11 +52,11 @@ async def forget(env: str, name: str | None = None, dsn: str | None = None) -> F
 
 
 async def described(env: str | None = None, name: str | None = None, dsn: str | None = None) -> str:
-    """Describe as text what is stored: of all environments, of one, of a run, or one whole trajectory.
+    """Describe as text what is stored: of all environments, of one, of a run, or one whole episode.
 
     Args:
         env: name of the environment; None: one line for each environment.
-        name: a trajectory's id, a recorded run, or a training run.
+        name: an episode's id, a recorded run, or a training run.
         dsn: DSN of the store; None: the embedded server.
 
     Raises:
@@ -73,6 +74,8 @@ async def described(env: str | None = None, name: str | None = None, dsn: str | 
             newest = await stored.held_trajectories(database, env, limit=LISTED)
             return _environment(of_env, newest, await vector_index.described(database, env))
         found = await stored.held_trajectories(database, env, name)
+        if not found:  # no trajectory is made of episodes that run or failed
+            return _kept(await stored.kept_episodes(database, env, name))
         if len(found) != 1:
             return "\n".join(_line(one) for one in found)
         ((number,),) = await database.fetch("SELECT id FROM environments WHERE name = %(env)s", {"env": env})
@@ -115,11 +118,25 @@ def _environment(of: Held, newest: list[HeldTrajectory], search: str) -> str:
     return "\n".join([*lines, f"and {total - len(newest):,} older ones"] if total > len(newest) else lines).rstrip()
 
 
+def _kept(episodes: list[Episode]) -> str:
+    lines = [f"{one.id}  episode  {_what(one.version, one.task.instruction)}" for one in episodes]
+    if len(episodes) != 1:
+        return "\n".join(lines)
+    (one,) = episodes
+    error = f": {one.error}" if one.error else ""
+    return "\n".join(
+        [*lines, *rendered_steps(one.task, one.transitions), f"end    {one.stop_reason or 'running'}{error}"]
+    )
+
+
 def _line(one: HeldTrajectory) -> str:
     kind = {"real": "recorded", "imported": "imported", "synthetic": "dreamed"}[one.source]
-    what = f"{one.steps} {'step' if one.steps == 1 else 'steps'}"
-    task = one.instruction.partition("\n")[0][:60] or "no task"
-    return f"{one.id}  {kind}  {one.stored_at:%Y-%m-%d %H:%M}  {what}  {task}"
+    return f"{one.id}  {kind}  {one.stored_at:%Y-%m-%d %H:%M}  {_what(one.steps, one.instruction)}"
+
+
+def _what(steps: int, instruction: str) -> str:
+    task = instruction.partition("\n")[0][:60] or "no task"
+    return f"{steps} {'step' if steps == 1 else 'steps'}  {task}"
 
 
 def _when(of: Held) -> str:

@@ -54,7 +54,8 @@ class TaskRow(Frozen):
     success: Rate | None = None
     """Mean outcome reward with the interval of a proportion; None if never tried, or if it is not between 0 and 1."""
     value: float | None = None
-    """V_tau (paper, eq. 7)."""
+    """V_tau (paper, eq. 7), divided by n as in the record of training; the curriculum's own value differs
+    (dreamgym.curriculum.evidence)."""
     instruction: str
     initial_state: str | None
 

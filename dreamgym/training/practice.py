@@ -75,7 +75,8 @@ class Settings(Frozen):
     group_size: int = Field(default=8, ge=2)
     """Number of rollouts per task (G)."""
     learning_rate: float = Field(default=1e-3, gt=0)
-    """Learning rate of the first update; it falls linearly to zero at the last."""
+    """Learning rate of the first update. It falls linearly, and the last of n updates has 1/n of it. For `sft` and
+    `dpo` it falls as a cosine."""
     strategy: Strategy = Strategy.VALUE
     """Strategy that chooses the next tasks."""
     share: float = Field(default=0.25, ge=0, le=1)
@@ -115,7 +116,8 @@ class Settings(Frozen):
     weigh_confidence: bool = False
     """Multiply each advantage by the dream's calibrated confidence in its episode."""
     least_confidence: float = Field(default=0.0, ge=0, le=1)
-    """Lowest calibrated confidence of an episode whose reward counts; a less certain one has no reward."""
+    """Lowest calibrated confidence of an episode whose reward counts; a less certain one has no reward and counts as
+    not judged."""
     dead_updates: int = Field(default=20, ge=0)
     """Stop after this many updates in a row without a success and without a group to learn from; 0: never."""
     ppo: PPOSettings = PPOSettings()
@@ -255,6 +257,7 @@ class Practice:
         outcomes = list(chain(*outcomes_P))
         if self._where == "real":
             self._taken += sum(len(outcome.actions) for outcome in outcomes)
+        rewards = self.rewards(outcomes)
         values = [
             self.curriculum.record(task, self.rewards(outcomes_G))
             for task, outcomes_G in zip(tasks_P, outcomes_P, strict=True)
@@ -265,13 +268,14 @@ class Practice:
         tokens = sum(await asyncio.to_thread(self.processes.gather, [mine]))
         self.note(
             {"step": iteration, "where": self._where}
-            | summary(outcomes, values)
+            | summary(outcomes, rewards, values)
             | await self._tiers(iteration)
             | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3), "version": version}
         )
         if self._backing is not None and self.processes.index == 0:
             self._examples.add(await self._backing.examples(self.run, iteration, EXAMPLES))
-        dead = not any(values) and not any(outcome.success for outcome in outcomes)
+        known = [outcome for outcome, reward in zip(outcomes, rewards, strict=True) if reward is not None]
+        dead = not any(values) and not any(outcome.success for outcome in known)
         self.dead_updates = self.dead_updates + 1 if dead else 0
         return groups
 

@@ -24,6 +24,8 @@ class Evaluation(Frozen):
     """Episodes whose reward is unknown, since no check and no judge could decide it; they are not counted either."""
     outcomes: tuple[float | None, ...]
     """1 for success, 0 for failure, None for a failed environment or an unknown reward; in the order of the tasks."""
+    tasks: tuple[str, ...] = ()
+    """Ids of the tasks, in their order, so that the outcomes of two policies can be paired."""
 
 
 async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batch: int = 128) -> Evaluation:
@@ -55,4 +57,5 @@ async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batc
         failed=failed,
         unjudged=unjudged,
         outcomes=tuple(outcomes),
+        tasks=tuple(task.id for task in tasks),
     )

@@ -170,20 +170,26 @@ def draw_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=4).digest(), "big")
 
 
-def summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> JsonObject:
-    """The figures of an update for the record: its episodes and the values of their groups."""
+def summary(episodes: Sequence[Rollout], rewards: Sequence[float | None], values: Sequence[float | None]) -> JsonObject:
+    """The figures of an update for the record.
+
+    Args:
+        episodes: the episodes of all groups.
+        rewards: the reward of each that counts; None if it is unknown, or if the dream was not sure enough of it.
+        values: the values of the groups.
+    """
     valid = [episode for episode in episodes if episode.error is None]
-    known = [episode for episode in valid if episode.reward is not None]
+    known = [episode for episode, reward in zip(episodes, rewards, strict=True) if reward is not None]
     actions = sum(len(episode.actions) for episode in valid)
     unheard = sum(episode.unheard for episode in valid)
     return {
         "inside_success": sum(episode.success for episode in known) / len(known) if known else None,
         "refused_share": (sum(episode.refused for episode in valid) + unheard) / max(1, actions + unheard),
         "groups": len(values),
-        "dead_groups": sum(value == 0 for value in values),
+        "dead_groups": sum(not value for value in values),
         "values": [*values],
         "failed": len(episodes) - len(valid),
-        "unjudged": sum(episode.is_unjudged for episode in valid),
+        "unjudged": len(valid) - len(known),
         "environment_steps": sum(len(episode.actions) for episode in episodes),
         "mean_steps": actions / max(1, len(valid)),
     }

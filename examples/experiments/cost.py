@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import mean, median
 
 from dreamgym.environment import load_spec, read_jsonl
-from dreamgym.runs.experiment.plan import Arm, read_plan
-from dreamgym.runs.experiment.running import Result, name_of, phases_of
+from dreamgym.runs.experiment.plan import Arm, name_of, read_plan
+from dreamgym.runs.experiment.running import Result, phases_of
 from dreamgym.runs.train.config import RECORDED
 from dreamgym.types import JsonObject, Trajectory
 

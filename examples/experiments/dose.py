@@ -34,9 +34,9 @@ from dreamgym.episode import Recorder
 from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.evaluation.rates import Rate, mean_over_seeds, shares, spearman
 from dreamgym.replay.memory import MemoryBuffer
-from dreamgym.runs.experiment.plan import Arm, Plan, read_plan
+from dreamgym.runs.experiment.plan import Arm, Plan, name_of, read_plan
 from dreamgym.runs.experiment.prepared import Prepared
-from dreamgym.runs.experiment.running import Result, name_of
+from dreamgym.runs.experiment.running import Result
 from dreamgym.runs.experiment.table import percent, points
 from dreamgym.runs.versions import commit
 from dreamgym.training.probe import evaluate

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dreamgym.evaluation.rates import mean_over_seeds
-from dreamgym.runs.experiment.plan import Arm
-from dreamgym.runs.experiment.running import name_of
+from dreamgym.runs.experiment.plan import Arm, name_of
 from dreamgym.training.record import read_record
 
 

@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 import re
+import traceback
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dreamgym.environment import Environment
 from dreamgym.replay.episode_store import Episode
 from dreamgym.types import StepResult, StopReason, Tier, ToolCall, Transition
+from dreamgym_server.sources import Worlds
 
 logger = logging.getLogger(__name__)
 
@@ -134,12 +136,12 @@ def timed(step: Transition, seconds: float) -> Transition:
     return step.model_copy(update={"provenance": origin})
 
 
-async def close(environment: Environment) -> None:
-    """Close an environment that is no longer needed; log a failure."""
+async def close(environment: Environment, world: Worlds) -> None:
+    """Close an environment that is no longer needed; log a failure, redacted by the environment's rules."""
     try:
         await environment.close()
-    except Exception:  # a failure to close must not affect the next episode
-        logger.exception("an environment could not be closed")
+    except Exception:  # noqa: BLE001  # a failure to close must not affect the next episode
+        logger.error("an environment could not be closed: %s", world.admission.text(traceback.format_exc()))
 
 
 def ended(episode: Episode) -> EpisodeAnswer:

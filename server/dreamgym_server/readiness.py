@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dreamgym.errors import EnvironmentUnavailable, StoreError
+from dreamgym.budget import check_budget
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, StoreError
 from dreamgym.llm import Pingable
 from dreamgym_server.sessions import Episodes
 
@@ -21,7 +22,7 @@ MODEL_LIMIT_S = 2.0
 
 
 class Readiness:
-    """`/readyz`: 200 if the database and the endpoints of all models answer, else 503.
+    """`/readyz`: 200 if the database and the endpoints of all models answer and the budget is not spent, else 503.
 
     No token is needed, so the answer names neither the database nor the endpoint.
     """
@@ -50,8 +51,11 @@ class Readiness:
     async def _looked(self) -> str | None:
         try:
             await self._episodes.check()
+            check_budget()
         except StoreError:
             fault: str | None = "the database does not answer"
+        except BudgetSpent:
+            fault = "the budget allows no more calls of the experience model: the server's log says why"
         else:
             answers = await asyncio.gather(*map(_answers, self._models))
             fault = None if all(answers) else "the experience model's endpoint does not answer"

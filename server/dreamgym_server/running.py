@@ -84,6 +84,20 @@ class _Server(uvicorn.Server):
         yield
 
 
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at this address that does not listen yet. Raises InvalidInput if the address cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only if the protocol is given explicitly; with it, each step waits 40 ms
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listener
+
+
 @asynccontextmanager
 async def running(
     app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0, connections: int | None = None
@@ -98,15 +112,7 @@ async def running(
     """
     files = files_allowed()
     connections = most_connections(files) if connections is None else connections
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only if the protocol is given explicitly; with it, each step waits 40 ms
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    listener = bound(host, port)
     config = uvicorn.Config(
         app,
         lifespan="on",
@@ -126,7 +132,7 @@ async def running(
         if not ready.done():
             await serving
         listener.listen(QUEUE)  # asyncio accepts few at once, the kernel keeps the others waiting
-        name = f"[{host}]" if family == socket.AF_INET6 else host
+        name = f"[{host}]" if listener.family == socket.AF_INET6 else host
         yield f"http://{name}:{listener.getsockname()[1]}"
     finally:
         ready.cancel()

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 
+from dreamgym.budget import check_budget
 from dreamgym.environment import Environment
 from dreamgym.errors import (
     BudgetSpent,
@@ -101,12 +102,18 @@ class Episodes:
         return self.worlds[env]
 
     async def create(self, env: str, order: NewEpisode, *, episode_id: str | None = None) -> Episode:
-        """Start an episode, or return the one that an earlier call with the same idempotency key or id started."""
+        """Start an episode, or return the one that an earlier call with the same idempotency key or id started.
+
+        Raises:
+            BudgetSpent: a call of the model was refused by the budget, and the episode is not that of a session.
+        """
         world = self.world(env)
         key = order.idempotency_key or episode_id
         key = key and f"create {env} {key}"
         if key and (known := await self._store.find(key)):
             return known
+        if episode_id is None:  # the session of an agent may still get recorded answers
+            check_budget()
         await self._check_room()
         task = world.admission.task(await chosen_task(world.spec, self._buffer, order))
         max_steps = steps_allowed(world.spec, order, self._limits)
@@ -138,6 +145,7 @@ class Episodes:
         """Start an episode that begins with the first steps of another one, which may be running or over.
 
         Raises:
+            BudgetSpent: a call of the model was refused by the budget.
             UnknownEpisode: there is no such episode in this environment.
             InvalidInput: the other episode has fewer steps, or its last shared step ended it.
             WorldChanged: a real environment answers differently when the steps are played again, or their calls were
@@ -146,6 +154,7 @@ class Episodes:
         key = order.idempotency_key and f"fork {env} {episode_id} {order.step} {order.idempotency_key}"
         if key and (known := await self._store.find(key)):
             return known
+        check_budget()
         await self._check_room()
         begun = first_steps(await self.read(env, episode_id), order.step)
         fresh = {"id": secrets.token_hex(16), "expires_at": self._expiry()}
@@ -339,7 +348,8 @@ class Episodes:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, *self._closing, return_exceptions=True)
-            await asyncio.gather(*(close(live.environment) for live in self._live.values() if live.environment))
+            ends = [(live.environment, self.worlds[live.episode.env]) for live in self._live.values()]
+            await asyncio.gather(*(close(environment, world) for environment, world in ends if environment))
             self._live.clear()
 
     async def _sweep_forever(self) -> None:
@@ -585,7 +595,7 @@ class Episodes:
     async def _release(self, live: Live) -> None:
         """Close the environment in the background, since a real one may take long."""
         if live.environment is not None:
-            closing = asyncio.create_task(close(live.environment))
+            closing = asyncio.create_task(close(live.environment, self.worlds[live.episode.env]))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             live.environment = None

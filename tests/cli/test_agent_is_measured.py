@@ -61,6 +61,8 @@ def test_eval_plays_the_agent_and_stores_nothing(dreamgym: Command, dsn: str, po
     usual = ("eval", str(COIN), "--policy", str(policy), "--episodes", "5", "--json")
     alone = json.loads(dreamgym(*usual, "--against", "real")[1])
     assert alone["mean_steps"] > 1
+    assert alone["tasks"] == [task.id for task in load_real("coin").tasks("test")[-5:]]
+    assert alone["outcomes"].count(1.0) == round(5 * alone["success"]["mean"])
     for where in (("real",), ("dream", "--model", "nearest", "--split", "train")):
         code, out, err = dreamgym(*usual, "--against", *where, "--agent", agent)
         assert code == 0, err

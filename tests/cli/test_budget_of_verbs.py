@@ -136,7 +136,7 @@ async def test_annotate_keeps_the_traces_that_were_paid_for_and_goes_on_with_ano
     async with billing(simulator) as (url, account):
         code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m", "--budget", "4 calls")
         assert code == 3
-        assert err.splitlines()[-1].startswith("dreamgym: the budget of 4 calls is spent: 4 calls in 4 calls, and")
+        assert err.splitlines()[-1].startswith("dreamgym: the budget of 4 calls is spent. All results so far are kept.")
         assert (len(account.bills), traced()) == (4, 3)
         code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m", "--budget", "5.00")
     assert (code, traced()) == (0, 8)
@@ -271,7 +271,7 @@ async def test_a_server_whose_budget_is_spent_is_unavailable_and_goes_on_when_re
             return started.episode
 
         name, err = await serve("4 calls", first)
-        assert "the budget of 4 calls is spent: 4 calls in 4 calls" in err
+        assert "the budget of 4 calls is spent. All results" in err
         assert "spent: 4 calls, " in err
         assert KEY not in err
         assert len(account.bills) == 4

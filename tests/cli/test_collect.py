@@ -28,8 +28,10 @@ import signal
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.redaction import RedactionRules
 from dreamgym.types import StepResult, Task, ToolCall
 
+SECRETS = "ghp_U8JZpDE0iGXlD6gNCFbaEPFjbD0kH8Oool8D of mia.li@acme-corp.de at postgres://u:hunter2Qq9@h/db"
 SCHEMA = {"type": "object", "properties": {"times": {"type": "integer"}}, "required": ["times"]}
 TASKS = [Task(id=f"lamp-{n}", env="lamps", instruction="Light it.", metadata={"lamp": n}) for n in range(100)]
 meeting = asyncio.Barrier(3)
@@ -59,10 +61,13 @@ class Lamp:
                 raise EnvironmentUnavailable("the bulb broke")
             if self.is_("wrong"):
                 raise ZeroDivisionError("a fault of the program")
+            if self.is_("leaks"):
+                raise EnvironmentUnavailable(f"no answer for {SECRETS}")
             if self.is_("interrupt"):
                 os.kill(os.getpid(), signal.SIGINT)
                 await asyncio.Event().wait()
-        return StepResult(observation="click", reward=float(self.presses == 2), terminated=self.presses == 2)
+        told = f"click for {SECRETS}" if self.is_("leaks") else "click"
+        return StepResult(observation=told, reward=float(self.presses == 2), terminated=self.presses == 2)
 
     async def close(self):
         pass
@@ -83,7 +88,8 @@ class Lamps:
     spec = EnvironmentSpec(name="lamps", tools_list=({"tools": list(Lamp.tools)},), tasks=TASKS, deterministic=True)
 
     def __init__(self, options):
-        self.spec = self.spec.model_copy(update={"adapter": f"{__file__}:lamps"})
+        redact = RedactionRules() if os.environ.get("LAMPS", "").startswith("leaks") else None
+        self.spec = self.spec.model_copy(update={"adapter": f"{__file__}:lamps", "redact": redact})
 
     def tasks(self, split):
         return TASKS
@@ -103,6 +109,8 @@ async def agent(task, mcp_url, policy_url):
         await environment.call_tool("press", {"times": 1})
         if "Lamp 1," in task and os.environ.get("LAMPS") == "crash":
             raise ConnectionError("the agent lost its mind")
+        if os.environ.get("LAMPS", "").startswith("leaks"):
+            raise ConnectionError(f"the agent was refused with {SECRETS}")
         await environment.call_tool("press", {"times": 1})
     return "done"
 '''
@@ -287,6 +295,23 @@ def test_an_agent_that_crashes_is_kept_as_failed_and_the_others_go_on(
     assert [len(played[f"lamp-{n}"].transitions) for n in range(3)] == [2, 1, 2]
 
 
+@pytest.mark.parametrize("player", ["agent", "press"])
+def test_a_failed_episode_is_kept_and_told_without_the_secrets_in_its_texts(
+    dreamgym: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, player: str
+) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    agent = {"agent": f"{Path('lamps.py').resolve()}:agent" if player == "agent" else player}
+    code, _, err = dreamgym(*collect(2, **agent), lamps="leaks 1")
+    assert code == 0
+    assert "failed: " in err
+    told = Path("out.jsonl").read_text() + err
+    assert {secret for secret in ("ghp_U8JZ", "mia.li", "hunter2Qq9") if secret in told} == set()
+    kept = read_jsonl(Path("out.jsonl"), Trajectory)
+    assert "@example.com at postgres://u:REDACTED-PASSWORD-" in str(kept[-1].error)
+    assert kept[-1].transitions, "what the episode did before is kept"
+
+
 def test_an_agent_without_a_model_is_misuse(dreamgym: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     code, _, err = dreamgym(*collect(1, agent="react"))
@@ -351,6 +376,27 @@ async def test_a_collection_that_ends_during_a_write_keeps_the_finished_episodes
     with pytest.raises((BudgetSpent, asyncio.CancelledError)):
         await collection
     assert {one.id for one in await buffer.trajectories("e")} == {one.id for one in planned[1:4]}
+
+
+@pytest.mark.anyio
+async def test_the_success_rate_of_a_collection_counts_only_episodes_whose_reward_is_known(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rewards = {"t0": 1.0, "t1": None, "t2": 0.0, "t3": 1.0}
+    tasks = [Task(id=name, env="e", instruction="Light it.") for name in rewards]
+
+    async def player(one: Planned) -> Trajectory:
+        reward = rewards[one.task.id]
+        return Trajectory(
+            id=one.id, task=one.task, source=Source.REAL, stop_reason=StopReason.FINISHED, final_reward=reward
+        )
+
+    kept = InBuffer(MemoryBuffer(TrigramEncoder()), set())
+    await Collecting(plan("a", "dream", tasks, 4, 0), kept, version=None).run([player])
+    assert "4 of 4 episodes, 67% successful, 1 with unknown reward (not counted)" in capsys.readouterr().err
+    rewards = dict.fromkeys(rewards)
+    await Collecting(plan("b", "dream", tasks, 4, 0), kept, version=None).run([player])
+    assert "4 of 4 episodes, 4 with unknown reward (not counted)" in capsys.readouterr().err
 
 
 def test_a_plan_has_other_ids_for_another_agent_world_order_of_tasks_or_seed() -> None:

@@ -14,9 +14,10 @@ from command_line import Command
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.recordings.folder import start_folder
 from dreamgym.recordings.folder.identity import FILE
+from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.postgres import open_store
 from dreamgym.runs.stored import forget
-from dreamgym.types import JsonObject, Trajectory
+from dreamgym.types import JsonObject, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
 
 GET: JsonObject = {"name": "get", "inputSchema": {"type": "object"}}
 
@@ -169,7 +170,7 @@ def test_stored_data_is_listed_by_environment_by_run_and_as_one_episode(dreamgym
     assert dreamgym("seed", "shops/one", "shops/one")[0] == 0
     lines = dreamgym("db", "show")[1].splitlines()
     assert lines[0].split() == ["environment", "recorded", "imported", "dreamed", "tasks", "last", "stored", "folder"]
-    assert [line.split()[:5] for line in lines[1:]] == [["crm", "2", "0", "0", "2"], ["shop", "1", "0", "0", "1"]]
+    assert [line.split()[:5] for line in lines[1:]] == [["crm", "2", "0", "0", "1"], ["shop", "1", "0", "0", "1"]]
     assert [line.split()[-1] for line in lines[1:]] == [str(Path(place).resolve()) for place in ("crm", "shops/one")]
     of_env = dreamgym("db", "show", "crm")[1].splitlines()
     assert f"folder        {folder.resolve()}" in of_env
@@ -180,6 +181,35 @@ def test_stored_data_is_listed_by_environment_by_run_and_as_one_episode(dreamgym
         one = dreamgym("db", "show", "crm", name)[1]
         assert "crm-b  recorded  " in one
         assert "1.  get()\n       Bob   [real]\n   2.  get()\n       Bert   [real]" in one
+
+
+def test_an_episode_that_runs_or_ended_as_error_is_shown_with_its_steps(dreamgym: Command, dsn: str) -> None:
+    async def play() -> None:
+        store = await open_store(dsn, TrigramEncoder())
+        for name in ("on", "off"):
+            task = Task(id="t", env="crm", instruction="Who is it?")
+            begun = Episode(
+                id=name,
+                env="crm",
+                task=task,
+                seed=0,
+                max_steps=9,
+                initial=StepResult(observation=""),
+                expires_at=store.episodes.now(),
+            )
+            await store.episodes.create(begun)
+            step = Transition.of("", ToolCall(name="get", arguments={}), StepResult(observation="Ada"))
+            await store.episodes.append(name, step, version=0)
+        await store.episodes.finish("off", StopReason.ERROR, error="the server is away")
+        await store.close()
+
+    asyncio.run(play())
+    running, failed = (dreamgym("db", "show", "crm", name)[1] for name in ("on", "off"))
+    for name, shown in (("on", running), ("off", failed)):
+        assert shown.startswith(f"{name}  episode  1 step  Who is it?\n")
+        assert "1.  get()\n       Ada   [" in shown
+    assert running.endswith("\nend    running\n")
+    assert failed.endswith("\nend    error: the server is away\n")
 
 
 @pytest.mark.parametrize("arguments", [("show", "nope"), ("forget", "nope"), ("forget", "nope", "a", "--yes")])

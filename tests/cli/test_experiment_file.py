@@ -1,18 +1,21 @@
 """An experiment file lists arms and seeds. Its faults are reported before anything is trained."""
 
 import fcntl
+import io
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from pydantic import JsonValue, ValidationError
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.runs.experiment.compare import agree
-from dreamgym.runs.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
+from dreamgym.redaction import RedactionRules
+from dreamgym.runs.experiment.compare import agree, check_environment, compare
+from dreamgym.runs.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, name_of, read_plan
 from dreamgym.runs.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
 from dreamgym.runs.experiment.process import begin, interrupt, logged
 from dreamgym.runs.experiment.running import (
@@ -22,7 +25,6 @@ from dreamgym.runs.experiment.running import (
     curve,
     difference,
     inside_curve,
-    name_of,
     queued,
 )
 from dreamgym.runs.experiment.running import result as kept_result
@@ -102,10 +104,18 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
             "comes after 'warm start', which is not an arm above",
         ),
         ("seeds = [0, 1]", "seeds = []", "seeds"),
+        ("seeds = [0, 1]", "seeds = [0, 1, 0]", "seeds: expected different seeds, got 0 more than once"),
+        ('name = "warm start"', 'name = "Dream!"\nbehaviour = "random"', "'Dream!', 'dream' .* same folder 'dream'"),
+        (
+            'name = "dream"',
+            'name = "dream"\nrates = [1e-3, 0.001]',
+            "same folder 'dream_rate_0_001'",
+        ),
+        ('name = "dream"', 'name = "dream"\nspoiled = "all"', "arm 'dream': spoiled: Input should be"),
         ("title", "titel", "title"),
         ("behaviour = ", "agent = ", "agent is called behaviour now"),
         ("[[arm]]", "[[arm", "is not valid TOML"),
-        ("steps = 3", "stepz = 3", "arm 'dream': .*stepz"),
+        ("steps = 3", "stepz = 3", "experiment.toml: arm 'dream': .*stepz"),
         ("steps = 3", "vary = 3", "arm 'dream': .*vary: it was removed: two tasks are varied"),
         ("epochs = 2", "decay = 0.9", "arm 'dream': .*ppo.decay: it was removed"),
         ("steps = 3", "against = 'real'", "arm 'dream': .*without is for dreams"),
@@ -117,8 +127,9 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
     ],
 )
 def test_a_fault_in_the_file_is_named(tmp_path: Path, before: str, after: str, words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
+    with pytest.raises(InvalidInput, match=words) as refused:
         read(tmp_path, GOOD.replace(before, after, 1))
+    assert "Value error" not in str(refused.value)
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
@@ -158,6 +169,40 @@ def test_a_folder_of_other_recordings_is_refused(tmp_path: Path, before: str, af
     other = read(tmp_path.parent, GOOD.replace(before, after, 1))
     with pytest.raises(InvalidInput, match=words):
         agree(other, tmp_path)
+
+
+def test_results_of_an_environment_that_was_described_otherwise_are_refused(tmp_path: Path) -> None:
+    spec, tasks = load_spec("coin"), Listed().tasks("test")
+    (tmp_path / "lasting").mkdir()
+    for _ in range(2):
+        check_environment(tmp_path / "lasting", spec, tasks)
+    shorter = spec.model_copy(update={"max_steps": 3})
+    moved = [task.model_copy(update={"metadata": {"lamp": "attic"}}) for task in tasks]
+    for now, given in ((shorter, tasks), (spec, moved), (spec, tasks[:2])):
+        with pytest.raises(InvalidInput, match=r"'coin' have changed since its results were made.*--out"):
+            check_environment(tmp_path / "lasting", now, given)
+    check_environment(tmp_path / "lasting", spec, tasks)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('behaviour = "noisy"', 'behaviour = "nosy"'), ('name = "warm start"', 'name = "warm start"\nbehaviour = "nosy"')],
+)
+def test_a_behaviour_that_the_environment_does_not_have_is_refused_before_anything_runs(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    file = tmp_path / "typo.toml"
+    file.write_text(GOOD.replace(before, after, 1))
+    with pytest.raises(InvalidInput, match=r"unknown behaviour 'nosy': expected one of .*noisy"):
+        compare(file, tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir()), "a refused file is not kept"
+
+
+@pytest.mark.parametrize("out", ["experiment.toml", "experiment.toml/run"])
+def test_an_experiment_refuses_a_file_as_its_run_folder(tmp_path: Path, out: str) -> None:
+    read(tmp_path, GOOD)
+    with pytest.raises(InvalidInput, match="expected a folder for the run"):
+        compare(tmp_path / "experiment.toml", tmp_path / out)
 
 
 def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
@@ -209,6 +254,29 @@ def test_only_one_at_a_time_makes_the_content_of_a_folder(tmp_path: Path) -> Non
     with alone(tmp_path / "seed-0"):
         assert taken()
     assert not taken()
+
+
+class Releasing(io.StringIO):
+    """Releases a lock as soon as something is written."""
+
+    def __init__(self, lock: TextIO) -> None:
+        super().__init__()
+        self._lock = lock
+
+    def write(self, text: str) -> int:
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        return super().write(text)
+
+
+def test_an_experiment_says_that_it_waits_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        print(os.getppid(), end="", file=lock, flush=True)
+        stderr = Releasing(lock)
+        monkeypatch.setattr("sys.stderr", stderr)
+        with alone(tmp_path):
+            assert stderr.getvalue() == f"waiting for process {os.getppid()}, which works in {tmp_path}\n"
+    assert (tmp_path / ".lock").read_text() == str(os.getpid())
 
 
 def test_recordings_are_told_apart_by_folder_and_content(tmp_path: Path) -> None:
@@ -283,6 +351,41 @@ def test_a_file_that_gives_no_recording_is_named(tmp_path: Path, kept: str | Non
     plan = read(tmp_path, FROM_FILE.format(file=file))
     with pytest.raises(InvalidInput, match=words):
         _ = Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed()).recorded
+
+
+def test_played_recordings_are_kept_redacted_and_for_their_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+
+    class Telling:
+        tools: Sequence[JsonObject] = ()
+
+        async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+            return StepResult(observation="a desk")
+
+        async def step(self, action: ToolCall) -> StepResult:
+            return StepResult(observation="mail to mia.li@acme-corp.de", terminated=True)
+
+        async def close(self) -> None:
+            pass
+
+    async def look(first: StepResult, environment: Environment, seed: int) -> None:
+        await environment.step(ToolCall(name="look"))
+
+    class Told(Unplayable):
+        behaviours: Mapping[str, Behaviour] = {"noisy": look}
+
+        def tasks(self, split: str) -> Sequence[Task]:
+            return [Task(id="one", env="coin", instruction="Look.")]
+
+        create = Telling
+
+    spec = load_spec("coin").model_copy(update={"redact": RedactionRules()})
+    played = Prepared(read(tmp_path, GOOD), 0, tmp_path, "", spec, Told()).recorded
+    assert len(played) == 4
+    assert "mia.li" not in (tmp_path / "recorded.jsonl").read_text()
+    assert (tmp_path / "recorded.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 def test_an_experiment_needs_play_to_imitate_unless_it_brings_a_policy(tmp_path: Path) -> None:
@@ -382,10 +485,26 @@ def test_the_table_pairs_arms_by_seed_and_task() -> None:
     results = [result(name, seed, some) for name, some in (("a", "0100"), ("b", "1110")) for seed in (0, 1)]
     text = report(Published(file="t", plan=plan, results=tuple(results)))
     assert "| b − a | +50.0 [" in text
-    assert "| +50.0, +50.0 | +0.0 [+0.0, +0.0] | +0.0 [+0.0, +0.0] | above 0 |" in text
+    assert "| +50.0, +50.0 | +0.0 | +0.0 | above 0 |" in text
     assert "| a | 25.0 % [" in text
     assert "| 500 | recorded 80 %, model 20 % |" in text
     assert "Made by `dreamgym experiment examples/experiments/t.toml` at commit abc1234." in text
+
+
+def test_a_name_with_a_bar_stays_in_its_cell_of_the_table() -> None:
+    plan = Plan(
+        title="T",
+        env="coin",
+        seeds=(0, 1),
+        recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
+        arm=(Arm(name="a"), Arm(name="k=1|2", rates=(1e-3,), train={})),
+        compare=(Comparison(arm="k=1|2", against="a", goal="|difference| above 0"),),
+    )
+    results = [result(name, seed, "01") for name in ("a", "k=1|2, rate 0.001") for seed in (0, 1)]
+    text = report(Published(file="t", plan=plan, results=tuple(results)))
+    rows = [line for line in text.splitlines() if "k=1" in line]
+    assert [row.split(" | ")[0] for row in rows] == [r"| k=1\|2", r"| k=1\|2", r"| k=1\|2 − a"]
+    assert rows[-1].endswith(r" | \|difference\| above 0 |")
 
 
 @pytest.mark.parametrize(
@@ -499,11 +618,32 @@ def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
     flat = [one for some in results.values() for one in some]
     text = report(Published(file="t", plan=plan, results=tuple(flat)))
     # the areas differ by 10, 20 and 30 points: 20 +- 4.303 * 10 / sqrt(3)
-    assert "| +20.0 [-4.8, +44.8] | **-10.0** [-10.0, -10.0] |" in text
+    assert "| +20.0 [-4.8, +44.8] | -10.0 |" in text, "seeds that agree by chance give no interval"
     assert "| 30.0 % [5.2, 54.8] |" in text
     assert "| b − random | +0.0 [-79.3, +79.3] | +0.0, +0.0, +0.0 |  |  |  |" in text
-    longer = "| b − longer | +0.0 [-79.3, +79.3] | +0.0, +0.0, +0.0 |  | +0.0 [+0.0, +0.0] |  |"
+    longer = "| b − longer | +0.0 [-79.3, +79.3] | +0.0, +0.0, +0.0 |  | +0.0 |  |"
     assert longer in text, "areas over other numbers of updates do not compare"
+
+
+def test_the_interval_of_a_share_ends_at_0_and_100_percent_and_no_zero_has_a_minus() -> None:
+    plan = Plan(
+        title="T",
+        env="coin",
+        seeds=(0, 1),
+        recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
+        arm=(Arm(name="a"), Arm(name="b", train={})),
+        compare=(Comparison(arm="b", against="a"),),
+    )
+    dead = {"a": (0.5, 1.0), "b": (0.4999, 0.9998)}
+    results = [
+        result(name, seed, outcomes).model_copy(update={"dead_share": dead[name][seed]})
+        for name in "ab"
+        for seed, outcomes in enumerate(("1110", "0010"))
+    ]
+    text = report(Published(file="t", plan=plan, results=tuple(results)))
+    assert "| a | 50.0 % [0.0, 100.0] | 25 % | 0 | 500 | recorded 80 %, model 20 % | 75.0 % [0.0, 100.0] |" in text
+    assert "| +0.0 [-0.1, +0.0] |  |" in text
+    assert "-0.0" not in text
 
 
 def test_success_in_the_dream_is_drawn_as_a_mean_over_the_last_updates() -> None:

@@ -36,9 +36,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return command
 
 
-def chat(*tools: str, asked: str = "Is Mia there?", answer: str = "#7") -> JsonObject:
+def chat(*tools: str, asked: str = "Is Mia there?", answer: str = "#7", arguments: str = "{}") -> JsonObject:
     calls: list[JsonValue] = [
-        {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in tools
+        {"id": name, "type": "function", "function": {"name": name, "arguments": arguments}} for name in tools
     ]
     answers: list[JsonValue] = [{"role": "tool", "tool_call_id": name, "content": answer} for name in tools]
     return {
@@ -118,6 +118,22 @@ def test_a_new_folder_is_made_from_the_tool_definitions_in_the_files(run: Comman
     ]
     assert [task.instruction for task in spec.tasks] == ["Is Mia there?"]
     assert "has a tools.json already" in run("chats.jsonl", "--env", "made/My CRM", "--new")[1]
+
+
+def test_episodes_of_another_version_of_a_tool_are_named_in_one_line(run: Command, tmp_path: Path) -> None:
+    schema: JsonObject = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+    newer: JsonObject = {"type": "function", "function": {"name": "find", "parameters": schema}}
+    (tmp_path / "new.jsonl").write_text(json.dumps({**chat("find", arguments='{"id": 7}'), "tools": [newer]}))
+    old = [{**chat("find", asked=f"{number}?"), "tools": [FIND]} for number in range(23)]
+    (tmp_path / "old.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in old))
+    code, said = run("new.jsonl", "old.jsonl", "--env", "made", "--new", "--out", "out.jsonl")
+    assert code == 0
+    assert [line for line in said.splitlines() if "old.jsonl" in line] == [
+        "tool 'find' is defined differently in old.jsonl, line 1 and 22 more; the first definition is kept",
+        "calls of 'find' that its schema refuses are in old.jsonl, line 1 and 22 more: 'id' is a required property. If "
+        "they come from another version of the server, import each version into an environment of its own",
+    ]
+    assert "24 of 24 usable" in said
 
 
 def test_a_new_folder_is_not_left_behind_if_nothing_can_be_used(run: Command, tmp_path: Path) -> None:
@@ -237,6 +253,24 @@ def test_reasons_show_no_secret(run: Command, tmp_path: Path, crm: Path) -> None
     assert "mia.li@example.com" not in said
 
 
+def test_secrets_are_taken_out_of_the_tools_of_a_new_folder(run: Command, tmp_path: Path) -> None:
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {"to": {"type": "string", "default": "mia.li@acme-corp.de"}, "password": {"type": "string"}},
+        "required": ["password", "to"],
+    }
+    told = "Uses sk_live_abcdefghij0123456789."
+    tool: JsonObject = {"type": "function", "function": {"name": "find", "description": told, "parameters": schema}}
+    (tmp_path / "chats.jsonl").write_text(json.dumps({**chat("find"), "tools": [tool]}))
+    assert run("chats.jsonl", "--env", "made", "--new", "--out", "out.jsonl")[0] == 0
+    written = (tmp_path / "made" / "tools.json").read_text()
+    assert {secret for secret in ("mia.li", "sk_live_") if secret in written} == set()
+    (made,) = EnvironmentSpec.load(tmp_path / "made").tools
+    assert str(made["description"]).startswith("Uses REDACTED-")
+    assert isinstance(made["inputSchema"], dict)
+    assert made["inputSchema"]["required"] == ["password", "to"]
+
+
 def test_secrets_are_taken_out_of_everything_that_is_kept(run: Command, tmp_path: Path, crm: Path) -> None:
     (crm / "env.toml").write_text('name = "crm"\n[redact]\nsecrets = true\n')
     told = chat("find", asked="mail mia.li@example.com", answer="it is mia.li@example.com")
@@ -246,6 +280,44 @@ def test_secrets_are_taken_out_of_everything_that_is_kept(run: Command, tmp_path
     (trajectory,) = read_jsonl(tmp_path / "out.jsonl", Trajectory)
     placeholder = trajectory.task.instruction.removeprefix("mail ")
     assert trajectory.transitions[0].result.observation == f"it is {placeholder}"
+
+
+def test_secrets_are_taken_out_of_ids_too_and_equal_ids_stay_equal(run: Command, tmp_path: Path, crm: Path) -> None:
+    (crm / "env.toml").write_text('name = "crm"\n[redact]\nsecrets = true\n')
+    told = {
+        "id": "run:mia.li@acme-corp.de",
+        "world": "t:mia.li@acme-corp.de",
+        "task": {
+            "id": "t:mia.li@acme-corp.de",
+            "env": "crm",
+            "instruction": "go",
+            "parent_id": "p:mia.li@acme-corp.de",
+        },
+        "source": "imported",
+        "stop_reason": "finished",
+        "transitions": [
+            {
+                "state": "",
+                "action": {"name": "find"},
+                "result": {"observation": "done"},
+                "next_state": "done",
+                "provenance": {
+                    "tier": "model",
+                    "model": "http://u:hunter2Qq9@h/v1",
+                    "retrieved": ["of mia.li@acme-corp.de"],
+                },
+            }
+        ],
+    }
+    wrong = {**told, "id": "other:mia.li@acme-corp.de", "task": {**told["task"], "env": "shop"}}  # type: ignore[dict-item]
+    (tmp_path / "whole.jsonl").write_text(f"{json.dumps(told)}\n{json.dumps(wrong)}\n")
+    code, said = run("whole.jsonl", "--env", "crm", "--out", "out.jsonl")
+    assert (code, "1 of 2 usable" in said, "belongs to environment 'shop'" in said) == (0, True, True)
+    written = (tmp_path / "out.jsonl").read_text() + said
+    assert {secret for secret in ("mia.li", "hunter2Qq9") if secret in written} == set()
+    (kept,) = read_jsonl(tmp_path / "out.jsonl", Trajectory)
+    assert kept.world == kept.task.id
+    assert kept.id.removeprefix("run:") == kept.task.id.removeprefix("t:")
 
 
 def test_secrets_are_taken_out_of_the_replies_to_questions_of_a_tool(run: Command, tmp_path: Path, crm: Path) -> None:

@@ -8,7 +8,7 @@ from command_line import Command
 
 from dreamgym.environment import read_jsonl
 from dreamgym.recordings.folder import start_folder
-from dreamgym.types import Trajectory
+from dreamgym.types import Task, Trajectory
 
 RUN = """\
 {"kind":"exchange","run":"NAME","session":"s","method":"tools/list","params":{},"result":{"tools":[TOOL]},"error":null,\
@@ -16,6 +16,9 @@ RUN = """\
 {"kind":"exchange","run":"NAME","session":"s","method":"tools/call","params":{"name":"get","arguments":{}},\
 "result":{"content":[{"type":"text","text":"1"}]},"error":null,"protocol":null,"started_at":2,"ended_at":2}
 """
+
+
+RECORDED = "expected the environment folder that was recorded into"
 
 
 @pytest.fixture
@@ -78,6 +81,37 @@ def test_a_table_and_options_are_not_mixed_and_a_missing_file_is_reported(dreamg
     assert "No such file" in err
 
 
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_task_is_refused_and_a_blank_cell_adds_nothing(
+    dreamgym: Command, crm: Path, tmp_path: Path, blank: str
+) -> None:
+    code, _, err = dreamgym("label", str(crm), "a", "--task", blank, "--task-id", blank, "--success")
+    assert (code, "--task, --task-id: expected a text, got only blanks" in err) == (2, True)
+    table = tmp_path / "labels.tsv"
+    table.write_text(f"run\ttask\tsuccess\na\t{blank}\tyes\n")
+    code, _, err = dreamgym("label", str(crm), str(table))
+    assert (code, "a: success noted" in err) == (0, True)
+    assert labels(crm)["crm-a"] == ("", 1.0)
+
+
+def test_a_recorded_label_of_blanks_makes_no_task(dreamgym: Command, crm: Path) -> None:
+    with (crm / "recordings" / "a.jsonl").open("a") as recording:
+        recording.write('{"kind":"note","run":"a","task":"Get one.","at":3}\n')
+        recording.write('{"kind":"note","run":"a","task":"  ","task_id":" ","at":4}\n')
+    assert dreamgym("label", str(crm), "a", "--success")[0] == 0
+    assert labels(crm)["crm-a"] == ("Get one.", 1.0)
+    assert [task.instruction for task in read_jsonl(crm / "tasks.jsonl", Task)] == ["Get one."]
+
+
+def test_a_missing_folder_and_a_table_of_another_format_are_named(dreamgym: Command, crm: Path, tmp_path: Path) -> None:
+    code, _, err = dreamgym("label", str(tmp_path / "cmr"), "a", "--task", "Get one.")
+    assert (code, err) == (2, f"dreamgym: {tmp_path / 'cmr'}: there is no such folder: {RECORDED}\n")
+    table = tmp_path / "labels.csv"
+    table.write_text("run,success\na,yes\n")
+    code, _, err = dreamgym("label", str(crm), str(table))
+    assert (code, err) == (2, f"dreamgym: {table}: expected a table with tabs between its columns, FILE.tsv\n")
+
+
 def test_a_label_does_not_make_an_older_run_the_last_one(dreamgym: Command, crm: Path) -> None:
     newest = crm / "recordings" / "b.jsonl"
     newest.write_text(newest.read_text().replace('"started_at":1,', '"started_at":1.5,', 1))
@@ -86,3 +120,16 @@ def test_a_label_does_not_make_an_older_run_the_last_one(dreamgym: Command, crm:
     assert code == 0
     assert "b: success noted" in err
     assert {run: reward for run, (_, reward) in labels(crm).items()} == {"crm-a": None, "crm-b": 1.0, "crm-c": None}
+
+
+def test_a_label_for_an_imported_episode_says_where_to_write_it(dreamgym: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "trajectories.jsonl").write_text("")
+    table = tmp_path / "labels.tsv"
+    table.write_text("run\tsuccess\nimported-1\tyes\n")
+    for arguments in (("imported-1", "--success"), ("last", "--success"), (str(table),)):
+        code, _, err = dreamgym("label", str(folder), *arguments)
+        assert code == 2
+        assert f"{folder} has no recorded runs" in err
+        assert f"set final_reward (1 or 0) and answer in {folder / 'trajectories.jsonl'}" in err

@@ -98,7 +98,7 @@ async def test_a_recorded_folder_is_built_and_stored_and_what_is_left_out_is_nam
             f"{folder}: 2 of 2 trajectories are new",
         ],
     )
-    assert await stored(dsn) == (["crm-a", "crm-b"], ["Who is it?", ""])
+    assert await stored(dsn) == (["crm-a", "crm-b"], ["Who is it?"])
     assert (await seed(env, path))[1][-1] == f"{folder}: 0 of 2 trajectories are new"
 
 
@@ -109,6 +109,16 @@ async def test_trajectories_that_changed_since_they_were_stored_are_named(seed: 
         "crm: 0 of 2 trajectories are new",
         "replaced, because they have changed since they were stored: crm-b",
     ]
+
+
+async def test_only_the_first_twenty_of_many_changed_trajectories_are_named(seed: Command, crm: Path) -> None:
+    names = [f"n{number:02}" for number in range(22)]
+    for task in (None, "Again?"):
+        for number, name in enumerate(names):
+            run(crm, name, 5.0 + number, ("get", name), **({"task": task} if task else {}))
+        last = (await seed("crm", "crm"))[1][-1]
+    ids = ", ".join(f"crm-{name}" for name in names[:20])
+    assert last == f"replaced, because they have changed since they were stored: {ids} and 2 more"
 
 
 async def test_a_label_after_seeding_counts_from_the_next_seeding(seed: Command, crm: Path, dsn: str) -> None:
@@ -155,7 +165,7 @@ async def test_a_folder_without_recordings_gives_its_trajectories_and_tasks(seed
     mine = Task(id="mine", env="crm", instruction="Mine")
     (crm / "tasks.jsonl").write_text(f"{mine.model_dump_json()}\n")
     assert await seed("crm", "crm") == (0, ["crm: 2 of 2 trajectories are new"])
-    assert (await stored(dsn))[1] == ["Mine", "Who is it?", ""]
+    assert (await stored(dsn))[1] == ["Mine", "Who is it?"]
 
 
 async def test_a_trajectory_with_an_unknown_tool_is_left_out_and_named(seed: Command, crm: Path, dsn: str) -> None:
@@ -179,6 +189,41 @@ async def test_what_the_database_cannot_store_is_left_out_and_named(seed: Comman
         "crm: 1 of 1 trajectories are new",
     ]
     assert await stored(dsn) == (["crm-a"], ["Who is it?"])
+
+
+@pytest.mark.parametrize(
+    ("check", "why"),
+    [
+        ({"answers": "Ada"}, "expected a list of texts in metadata.answers, got 'Ada'"),
+        ({"answers": ["Ada", 5]}, "expected a list of texts in metadata.answers, got ['Ada', 5]"),
+        ({"success": {"type": "foo"}}, "not a usable JSON Schema: 'foo' is not valid"),
+    ],
+)
+async def test_a_check_of_a_task_that_cannot_be_used_is_misuse_and_nothing_is_stored(
+    seed: Command, crm: Path, dsn: str, check: JsonObject, why: str
+) -> None:
+    build_folder(crm)
+    with (crm / "tasks.jsonl").open("a") as file:
+        file.write(Task(id="mine", env="crm", instruction="Mine", metadata=check).model_dump_json() + "\n")
+    code, said = await seed("crm", "crm")
+    assert code == 2
+    assert f"crm/tasks.jsonl: task 'mine': its check: {why}" in said[-1]
+    assert await stored(dsn) == ([], [])
+
+
+async def test_tasks_whose_check_wants_an_answer_that_no_recording_gives_are_named(seed: Command, crm: Path) -> None:
+    run(crm, "c", 3.0, ("get", '{"id": 1, "name": "Ada"}'))
+    build_folder(crm)
+    wanted = {"whole": '{"name":"Ada","id":1}', "part": '"name": "Ada"', "text": "Ada", "none": "Eve"}
+    with (crm / "tasks.jsonl").open("a") as file:
+        for name, answer in wanted.items():
+            check: JsonObject = {"answers": [answer]}
+            file.write(Task(id=name, env="crm", instruction=name, metadata=check).model_dump_json() + "\n")
+    (line,) = [line for line in (await seed("crm", "crm"))[1] if "check" in line]
+    assert line == (
+        "crm/tasks.jsonl: no recording gives the answers that the checks of these tasks want: part, none. A check "
+        "wants whole answers; JSON is compared as JSON"
+    )
 
 
 async def test_a_model_proposes_the_missing_tasks_and_building_again_keeps_them(

@@ -7,6 +7,7 @@ import pytest
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.settings import names, settings_of
 from dreamgym.runs.train.config import TrainConfig
+from dreamgym.runs.train.run import train
 
 
 def test_a_setting_has_the_same_name_in_the_file_and_on_the_command_line(tmp_path: Path) -> None:
@@ -78,3 +79,10 @@ def test_a_file_that_is_not_toml_or_cannot_be_read_is_refused(tmp_path: Path) ->
         settings_of(TrainConfig, file, [])
     with pytest.raises(InvalidInput, match="cannot be read"):
         settings_of(TrainConfig, tmp_path / "other.toml", [])
+
+
+def test_training_refuses_a_file_as_its_run_folder(tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text("steps = 7\n")
+    with pytest.raises(InvalidInput, match=r"expected a folder for the run, .*train\.toml cannot be one: File exists"):
+        train("coin", settings_of(TrainConfig, file, []), file)

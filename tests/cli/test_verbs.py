@@ -1,13 +1,22 @@
 """The commands do what they promise, and answer misuse with one line that lists the valid choices."""
 
 import asyncio
+import gc
 import json
 import re
+import signal
+import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
+import aiohttp
 import pytest
 from command_line import Command
+from typer import Typer
 
+from dreamgym.cli import main, main_serve
+from dreamgym.cli.boundary import run
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import load_real, read_jsonl
 from dreamgym.replay.postgres import open_store
@@ -109,6 +118,12 @@ def test_play_first_stores_what_is_new_in_the_folder(dreamgym: Command, dsn: str
     assert "trajectories are new" in err
 
 
+def test_play_that_fails_leaves_no_connection_open(dreamgym: Command, dsn: str) -> None:
+    code, _, _ = dreamgym("play", COIN, "--agent", "expert", "--model", "nearest without retrieval")
+    assert code == 1
+    assert [one for one in gc.get_objects() if type(one) is aiohttp.ClientSession and not one.closed] == []
+
+
 def test_an_agent_that_asks_no_model_needs_no_endpoint_and_any_other_is_refused_without_one(
     dreamgym: Command, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,3 +215,33 @@ def test_a_tiny_policy_is_trained_in_the_dream_resumed_and_evaluated_in_reality(
     results = [json.loads(dreamgym(*evaluate)[1]) for _ in range(2)]
     assert results[0] == results[1]
     assert results[0]["success"]["n"] == 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_verb_runs_ends_the_program_without_a_traceback(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Starting(Typer):
+        def __call__(self, *args: object, **kwargs: object) -> None:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(sys, "argv", ["dreamgym", "models"])
+    with pytest.raises(SystemExit) as exit_:
+        run(Starting())
+    assert exit_.value.code == 130
+
+
+@pytest.mark.parametrize(("program", "module"), [(main, "dreamgym.cli.app"), (main_serve, "dreamgym.cli.serve")])
+def test_ctrl_c_while_the_program_is_imported_ends_it_without_a_traceback(
+    program: Callable[[], None], module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Importing(MetaPathFinder):
+        def find_spec(self, name: str, path: object, target: object = None) -> None:
+            if name == module:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Importing(), *sys.meta_path])
+    with pytest.raises(SystemExit) as exit_:
+        program()
+    assert exit_.value.code == 130

@@ -51,11 +51,17 @@ def test_the_interval_agrees_with_calculations_by_hand() -> None:
     # The means of the seeds are 1/3 and 2/3. Mean squares: seeds 1/6, tasks 1/2, rest 1/6.
     # The interval over the seeds alone is the wider one.
     rate = paired_difference([[0.0] * 3] * 2, [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
-    assert (rate.mean, rate.high - rate.mean) == pytest.approx((0.5, 12.706 * math.sqrt(1 / 6 / 6)))
+    assert (rate.mean, rate.high - rate.mean) == pytest.approx((0.5, 12.7062 * math.sqrt(1 / 6 / 6)), rel=1e-5)
     # The seeds are alike. Mean squares: seeds 0, tasks 1/2, rest 0; 3 degrees of freedom.
     rate = paired_difference([[0.0] * 4] * 2, [[1.0, 0.0, 0.0, 0.0]] * 2)
     assert rate.mean == 0.25
-    assert rate.high - rate.mean == pytest.approx(3.182 * math.sqrt(1 / 2 / 8))
+    assert rate.high - rate.mean == pytest.approx(3.18245 * math.sqrt(1 / 2 / 8), rel=1e-5)
+
+
+def test_the_quantile_of_student_s_t_is_exact_between_whole_degrees_of_freedom() -> None:
+    # Mean squares: seeds 0.04, tasks 0.16, rest 0; 0.2**2 / (0.04**2 + 0.16**2) = 25/17 degrees of freedom.
+    rate = paired_difference([[0.0] * 2] * 2, [[0.2, 0.6], [0.4, 0.8]])
+    assert rate.high - rate.mean == pytest.approx(6.18811 * math.sqrt(0.2 / 4), rel=1e-5)
 
 
 def test_disagreeing_seeds_widen_the_interval() -> None:

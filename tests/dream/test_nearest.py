@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queries import DESK, HOUSE, act, query, transition
 
-from dreamgym.dream.model import Query
+from dreamgym.dream.model import Part, Query
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.substitution import BYTES, Substitution
 from dreamgym.errors import NotRecorded, PredictionError
@@ -26,6 +26,12 @@ async def test_a_recorded_action_in_its_state_is_repeated_to_the_letter() -> Non
     assert (prediction.observation, prediction.success, prediction.terminated) == ("you take the coin.", True, True)
     assert (prediction.provenance.tier, prediction.provenance.exact) == (Tier.MODEL, True)
     assert prediction.provenance.retrieved == ("d0",)
+
+
+async def test_without_retrieval_it_says_that_it_is_shown_no_recording() -> None:
+    asked = query(HOUSE, HALL, act("take coin")).model_copy(update={"without": frozenset({Part.RETRIEVAL})})
+    with pytest.raises(NotRecorded, match="without retrieval it is shown none: leave 'retrieval' in"):
+        await NearestModel().predict(asked)
 
 
 async def test_the_first_exact_demonstration_wins_over_better_ranked_similar_ones() -> None:

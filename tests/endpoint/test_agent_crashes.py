@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from server_stage import CounterEnvironment, counter_spec
 from speakers import CODEC, Speaker, call
 
 from dreamgym.episode import Agent, load_agent
+from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.runs.opening import served
+from dreamgym.runs.players import player_in
 from dreamgym.training.rollout import Rollout, summary
 
 pytestmark = pytest.mark.anyio
@@ -129,7 +132,7 @@ async def test_calls_that_nobody_can_run_are_worth_nothing_in_any_framework(name
     assert (rollout.success, rollout.actions) == (False, [])
     was_heard = says == call("add", n="many")  # the tool refused it
     assert (rollout.unheard == 0) is was_heard
-    assert summary([rollout], [0.0])["refused_share"] == (0.0 if was_heard else 1.0)
+    assert summary([rollout], [0.0], [0.0])["refused_share"] == (0.0 if was_heard else 1.0)
 
 
 async def test_a_refused_action_is_the_policys_fault_and_an_unavailable_environment_is_not() -> None:
@@ -179,6 +182,20 @@ async def test_an_agent_that_hangs_gives_no_reward_however_it_reacts_to_being_st
         rollout = await play(stubborn, "well")
     assert rollout.error == "the agent was stopped after 2 s, before its episode was over"
     assert rollout.reward is None
+
+
+async def test_the_error_of_an_agent_that_crashed_does_not_contain_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    agent = tmp_path / "own.py"
+    agent.write_text("async def run(task, mcp_url):\n    raise ValueError('no mailbox ann.lee@corp.net')\n")
+    spec = SPEC.model_copy(update={"redact": RedactionRules()})
+    worlds = RealWorlds(spec, Echo)
+    async with player_in(worlds, Speaker(lambda _: "hello"), CODEC, agent=f"{agent}:run") as player:
+        (rollout,) = await player.play(SPEC.tasks[:1], groups=[""], seeds=[0], version=0, sampling_seed=0)
+    mail = Redactor(RedactionRules(), key=load_key()).text("ann.lee@corp.net")
+    assert rollout.error == f"the agent failed before its episode was over: ValueError: no mailbox {mail}"
 
 
 async def test_each_kind_of_crash_that_counts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

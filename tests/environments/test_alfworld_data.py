@@ -98,7 +98,7 @@ def test_packed_rows_that_are_cut_off_or_incomplete_are_named_with_their_line(tm
     with pytest.raises(InvalidInput, match=r"line 1: task_type: expected one of .*, got 'juggle'"):
         games(data)
     pack(data, [{key: value for key, value in row(1, 1).items() if key != "scene_num"}])
-    with pytest.raises(InvalidInput, match="line 1: Value error, expected scene_num"):
+    with pytest.raises(InvalidInput, match="line 1: expected scene_num"):
         games(data)
 
 

@@ -16,8 +16,10 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool, similarity
 from dreamgym.evaluation.predictions import played_again, predict, steps_of
+from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.llm import ScriptedLLM
 from dreamgym.recordings.splits import split
+from dreamgym.redaction import RedactionRules, Redactor
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
@@ -130,6 +132,17 @@ async def test_arguments_that_the_schema_forbids_are_refused_without_asking_the_
     assert ["not of type 'integer'" in call.got.observation for call in calls if call.got] == [True, False]
 
 
+async def test_the_interval_of_a_similarity_is_a_bootstrap_over_trajectories() -> None:
+    calls = [
+        (await predicted(SPEC, NearestModel(), played(name, *steps)))[0]
+        for name, steps in [("a", [(SECRET, NOT_SET)]), ("b", [(SECRET, ONLY_UP)])]
+        for _ in range(20)
+    ]
+    found = agreement(calls).similarity
+    assert found == step_fidelity(calls, explicit=False).similarity
+    assert (found.low, found.high) == (min(calls[0].similarity, calls[20].similarity), 1.0)
+
+
 async def test_an_answer_that_breaks_the_output_schema_is_counted_for_the_tools_that_have_one() -> None:
     class Textual(Asked):
         async def predict(self, query: Query) -> Prediction:
@@ -186,6 +199,13 @@ async def test_calls_after_one_without_an_answer_are_not_compared_in_an_unknown_
     calls = await all_of(played_again(SPEC, lambda: counter, [TWO, ONE]))
     assert [call.got is not None for call in calls] == [True, True, False, False, True, True]
     assert calls[2].failure == calls[3].failure == "the counter has ended"
+
+
+async def test_the_reason_why_a_call_has_no_answer_is_redacted_like_the_answers() -> None:
+    redactor = Redactor(RedactionRules(patterns={"kind": "counter"}), key=b"k" * 32)
+    counter = Counter(dies_at=3)
+    calls = await all_of(played_again(SPEC, lambda: counter, [TWO], redact=redactor.value))
+    assert calls[3].failure == redactor.text("the counter has ended") != "the counter has ended"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,16 @@ def recorded_in(folder: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (Path(folder) / "trajectories.jsonl").read_text().splitlines()]
 
 
+def test_only_the_owner_may_read_the_files_of_a_measurement(folder: str, tmp_path: Path) -> None:
+    ran(folder, "--model", "nearest", "--held-out", "0.5", "--closed-loop", "1", "--out", str(tmp_path / "long"))
+    short = ["check", folder, "--against", "dream", "--model", "nearest", "--out", str(tmp_path / "short")]
+    CliRunner().invoke(app, short, catch_exceptions=False, env=TRIGRAM)
+    files = [*(tmp_path / "long").iterdir(), *(tmp_path / "short").iterdir()]
+    assert {"played.jsonl", "report.html", "held_out.jsonl", "check.json"} <= {file.name for file in files}
+    assert [file.name for file in files if file.suffix != ".json" and file.stat().st_mode & 0o077] == []
+    assert (tmp_path / "short" / "check.json").stat().st_mode & 0o077 == 0
+
+
 def test_the_same_seed_measures_the_same_and_another_holds_out_others(folder: str) -> None:
     one, same, other = (measured(folder, "--model", "nearest", "--seed", seed) for seed in "003")
     timeless = [
@@ -161,6 +171,23 @@ def test_an_episode_that_is_twice_in_the_file_counts_once(folder: str) -> None:
     file.write_text(f"{lines}{json.dumps(other)}\n")
     with pytest.raises(InvalidInput, match="'e0' is there twice with different content: keep one of the two"):
         ran(folder, "--model", "nearest")
+
+
+def test_the_check_of_a_task_in_tasks_jsonl_decides_as_in_a_server(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
+    played = read_jsonl(Path(folder) / "trajectories.jsonl", Trajectory)
+    tasks = {one.task.id: one.task for one in played}
+    (Path(folder) / "tasks.jsonl").write_text("".join(f"{task.model_dump_json()}\n" for task in tasks.values()))
+    unchecked = [
+        one.model_copy(update={"task": one.task.model_copy(update={"metadata": {}}), "final_reward": 1.0})
+        for one in played
+    ]
+    (Path(folder) / "trajectories.jsonl").write_text("".join(f"{one.model_dump_json()}\n" for one in unchecked))
+    answers = fidelity(folder, ["nearest"]).measured[0].final_answers
+    assert answers is not None
+    assert (answers.decided.mean, answers.reward.precision.mean) == (1.0, 1.0)
 
 
 def test_recordings_that_all_contradict_each_other_cannot_be_measured(folder: str) -> None:

@@ -70,6 +70,14 @@ async def test_of_another_task_makes_the_calls_of_a_task_that_asks_for_something
     assert len(made) == 3
 
 
+async def test_nobody_plays_another_task_if_all_tasks_ask_for_the_same() -> None:
+    alike = [
+        one.model_copy(update={"task": one.task.model_copy(update={"instruction": "Serve the customer."})})
+        for one in await desk.recordings()
+    ]
+    assert {player.name for player in players_of(SPEC, alike) if player.bad} == BAD - {"of_another_task"}
+
+
 async def test_wrong_ids_names_no_order_that_the_task_is_about() -> None:
     for seed in range(10):
         assert all(action.arguments["order_id"] != "O-1" for action in await calls("wrong_ids", desk.task(1), seed))

@@ -198,6 +198,32 @@ async def test_no_request_is_sent_before_the_time_in_a_refusal() -> None:
     assert min(moment for moment in came if moment > first) >= first + 47
 
 
+@pytest.mark.parametrize("late", [1, 2])
+async def test_one_refusal_among_the_first_requests_costs_no_more_than_its_retry_after(late: int) -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        is_refused = len(endpoint.asked) == late
+        return refused(429, "Rate limit reached", headers={"Retry-After": "4"}) if is_refused else None
+
+    async with model_at(FakeEndpoint(before=before)) as model:
+        for _ in range(10):
+            await model.complete(ASKED)
+    assert now() < 10
+
+
+async def test_a_first_burst_that_is_refused_goes_on_with_half_as_many_requests_at_once() -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        return refused(429, "Rate limit reached", headers={"Retry-After": "4"}) if len(endpoint.asked) <= 16 else None
+
+    endpoint = FakeEndpoint(before=before)
+    async with model_at(endpoint) as model:
+        questions = [asyncio.create_task(model.complete(ASKED)) for _ in range(16)]
+        while endpoint.answered == 0:
+            most = endpoint.running
+            await asyncio.sleep(0.1)
+        await asyncio.gather(*questions)
+    assert (most, now() < 10) == (8, True)
+
+
 async def test_an_endpoint_that_answers_nobody_is_given_up_after_ten_minutes_by_all_at_once() -> None:
     endpoint = FakeEndpoint()
     async with model_at(endpoint) as model:
@@ -337,6 +363,20 @@ async def test_a_limiter_forgets_the_requests_of_more_than_a_minute_ago() -> Non
             await asyncio.sleep(1)
             limiter.answered(turn, 10, 1, {})
     assert len(limiter._turns) < 100
+
+
+async def test_requests_of_hours_without_a_limit_do_not_delay_those_after_the_first_refusal() -> None:
+    limiter = Limiter()
+    for seconds in [0] * 1_000 + [120] + [1] * 10:
+        async with limiter.turn(10) as turn:
+            await asyncio.sleep(seconds)
+            limiter.answered(turn, 10, 1, {})
+    async with limiter.turn(10) as turn:
+        pass
+    limiter.refused(turn, "requests", 1, {})
+    refused_at = now()
+    async with limiter.turn(10):
+        assert now() - refused_at < 10
 
 
 async def test_an_endpoint_may_stay_down_for_days() -> None:

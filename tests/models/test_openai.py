@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import uvicorn
+from aiohttp import web
 from dreamgym_integrations.models.openai import BASE_URLS, OpenAIModel, _bare, load
+from fake_endpoints import running
 from growth import grows_linearly
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -257,6 +259,42 @@ async def test_every_fault_is_unavailable_and_shows_no_key(handler: Handler, sch
     chain = [caught.value, caught.value.__cause__, caught.value.__suppress_context__ or caught.value.__context__]
     assert all(KEY not in repr(error) for error in chain)
     assert url in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["text/html", "application/json"])
+@pytest.mark.parametrize("model", ["m", None], ids=["a question", "the list of models"])
+async def test_an_endpoint_that_answers_html_is_an_error_that_shows_its_begin_and_says_what_to_check(
+    kind: str, model: str | None
+) -> None:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=f"\n<!DOCTYPE html><title>Sign in, {KEY}</title>", content_type=kind)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", page)
+    async with running(app) as url, model_at(f"{url}/v1", model=model) as asked:
+        with pytest.raises(EnvironmentUnavailable) as caught:
+            await asked.complete(ASKED)
+        with pytest.raises(EnvironmentUnavailable, match="which is HTML and not JSON"):
+            await asked.ping()
+    said = str(caught.value)
+    assert "got '<!DOCTYPE html><title>Sign in, ***</title>', which is HTML and not JSON" in said
+    assert f"(content type: {kind}; charset=utf-8): check that the address is that of the API" in said
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "shown"),
+    [
+        ("x", "Expecting value: the key x is wrong", "Expecting value: the key *** is wrong"),
+        ("none", "nonexistent key: none", "nonexistent key: ***"),
+        ("abcd1234", "the keys 'abcd1234' and xabcd1234x", "the keys '***' and x***x"),
+        ("+a.b", "+acb, '+a.b'", "+acb, '***'"),
+    ],
+)
+async def test_a_key_is_masked_everywhere_but_a_short_one_not_inside_a_word(key: str, said: str, shown: str) -> None:
+    async with server(lambda _: refused(401, said)) as (url, _), model_at(url, key=key) as model:
+        with pytest.raises(EnvironmentUnavailable) as caught:
+            await model.complete(ASKED)
+    assert shown in str(caught.value)
 
 
 async def test_an_unreachable_server_is_an_error() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -272,11 +273,17 @@ def test_misuse_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.Monk
         2,
         "dreamgym: --stdio: it was removed: record uses stdio by itself if it is started with a pipe on standard input",
     )
-    assert misused("label", str(tmp_path), "nope", "--task", "x") == (
-        2,
-        f"dreamgym: unknown run 'nope': there is none. Runs are in {tmp_path / 'recordings'}",
-    )
+    code, said = misused("label", str(tmp_path), "nope", "--task", "x")
+    assert (code, f"dreamgym: {tmp_path} has no recorded runs, and only these can be labelled" in said) == (2, True)
     assert misused("label", str(tmp_path), "nope")[0] == 2
+
+
+def test_a_port_in_use_is_refused_before_anything_is_made_or_reported(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = refused_start(main, "record", str(tmp_path / "crm"), "--port", str(port), "--", sys.executable)
+    assert (code, said) == (2, f"dreamgym: cannot listen on 127.0.0.1:{port}: Address already in use\n")
+    assert not (tmp_path / "crm").exists()
 
 
 @pytest.mark.long

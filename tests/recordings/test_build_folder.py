@@ -9,6 +9,7 @@ from folder_stage import FIND, GET, SERVER, Tape, contents, crm, trajectories
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.recordings.folder import build_folder
+from dreamgym.tools import Tools
 from dreamgym.types import JsonObject, Origin, Source, StopReason, Task, Tier, ToolCall
 
 
@@ -125,6 +126,20 @@ def test_the_words_of_a_refusal_are_learnt_by_kind_of_fault(tmp_path: Path) -> N
     build_folder(folder)
     mirror = EnvironmentSpec.load(folder).mirror
     assert (list(mirror.fault_words.values()), mirror.tells_all_faults) == (["expected string at {field}"], False)
+
+
+def test_exactly_the_recorded_call_is_refused_in_the_recorded_words(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    said = "1 validation error for getArguments\nid\n  Field required [type=missing, input_value={}, input_type=dict]"
+    odd = "1 validation error: the id must be a text, at 10:31"
+    tape = Tape(folder, "a").hello().call("get", said, is_error=True).call("get", odd, is_error=True, id=1)
+    tape.call("get", odd.replace("31", "32"), is_error=True, id=1)
+    build_folder(folder)
+    tools = Tools(EnvironmentSpec.load(folder))
+    calls = [ToolCall(name="get"), ToolCall(name="get", arguments={"id": 1})]
+    recorded, refused_in_two_ways = (tools.refusal(call, call.canonical()) for call in calls)
+    assert recorded == said
+    assert refused_in_two_ways == "Input validation error: id: 1 is not of type 'string'"
 
 
 def test_a_server_of_the_python_sdk_refuses_an_unknown_tool_in_that_sdks_words(tmp_path: Path) -> None:

@@ -154,12 +154,15 @@ def test_a_broken_line_is_reported_and_the_others_are_kept(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_a_list_that_is_cut_off_gives_the_conversations_that_are_whole(indent: int | None, tmp_path: Path) -> None:
+def test_a_list_that_is_cut_off_gives_the_conversations_that_are_whole_and_one_fault(
+    indent: int | None, tmp_path: Path
+) -> None:
     asked = [[{**CHAT[0], "content": name}, *CHAT[1:]] for name in ("one", "two", "three")]
     whole = json.dumps([{"messages": chat} for chat in asked], indent=indent)
     report = imported(tmp_path, spec("find"), whole[: whole.index("three")])
     assert [trajectory.task.instruction for trajectory in report.trajectories] == ["one", "two"]
-    assert report.skipped
+    (skipped,) = report.skipped
+    assert "is not valid JSON: Unterminated string" in skipped.reason
 
 
 @pytest.mark.parametrize("compress", [lzma.compress, gzip.compress])

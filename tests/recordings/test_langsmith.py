@@ -134,7 +134,7 @@ def test_tool_definitions_are_read_from_the_runs(rows: list[JsonObject], tmp_pat
     tools, differing = defined_tools(found for _, found in read_file(tmp_path / "runs.jsonl"))
     assert [tool["name"] for tool in tools] == ["find"]
     assert tools[0]["inputSchema"] == {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
-    assert differing == []
+    assert differing == {}
 
 
 def run(run_id: str, kind: str = "tool", parent: str | None = "root", **fields: object) -> JsonObject:

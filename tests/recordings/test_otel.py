@@ -126,6 +126,7 @@ def span(span_id: str, parent: str = "", *, start: int = 0, failed: bool = False
         "tool": "tool.name",
         "id": "tool.call.id",
         "said": "input.messages",
+        "output": "output.messages",
         "arguments": "tool.call.arguments",
         "result": "tool.call.result",
     }
@@ -135,6 +136,7 @@ def span(span_id: str, parent: str = "", *, start: int = 0, failed: bool = False
         "spanId": span_id,
         "parentSpanId": parent,
         "startTimeUnixNano": start,
+        "endTimeUnixNano": start,
         "attributes": pairs,
         "status": {"code": 2 if failed else 0, "message": "it broke" if failed else ""},
     }
@@ -193,6 +195,23 @@ def test_a_failed_call_answers_with_its_status_if_it_is_not_certain_what_the_age
     model = span("3", start=3, op="chat", said=messages(("a", "of an earlier run"), ("b", "#7"), ("c", "try again")))
     first, second = only(imported(tmp_path, spec("find"), tool("1", start=1), failed, model)).transitions
     assert (first.result.observation, second.result.observation) == ("#7", "it broke")
+
+
+@pytest.mark.parametrize("last", [{}, {"said": messages(("a", "#7"))}])
+@pytest.mark.parametrize("first", [{}, {"said": messages()}])
+def test_the_answer_is_read_from_a_last_model_call_with_or_without_its_input(
+    first: dict[str, Any], last: dict[str, Any], tmp_path: Path
+) -> None:
+    output = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "Number 7."}]}])
+    call = {"type": "tool_call", "id": "a", "name": "find", "arguments": {}}
+    asked = json.dumps([{"role": "assistant", "parts": [call]}])
+    models = [
+        span("1", start=1, op="chat", output=asked, **first),
+        span("3", start=3, op="chat", output=output, **last),
+    ]
+    found = only(imported(tmp_path, spec("find"), models[0], tool("2", start=2, id="a"), models[1]))
+    assert (found.answer, found.stop_reason, steps(found)) == ("Number 7.", StopReason.FINISHED, [("find", {}, "#7")])
+    assert found.task.instruction == ("go" if first or last else "")
 
 
 def test_a_call_that_another_tool_made_is_left_out_and_reported(tmp_path: Path) -> None:

@@ -41,6 +41,11 @@ def test_the_first_state_is_the_initial_observation_and_rewards_stay_with_their_
     assert (trajectory.total_reward, trajectory.final_reward) == (1.0, None)
 
 
+def test_an_outcome_beside_the_steps_is_not_taken_for_the_check_of_the_task(tmp_path: Path) -> None:
+    episode = {"goal": "find it", "success": True, "answers": "a mug", "split": "train", "steps": [STEP]}
+    assert only(imported(tmp_path, text_spec(), episode)).task.metadata == {"split": "train"}
+
+
 def test_steps_after_the_end_and_steps_without_an_observation_are_reported(tmp_path: Path) -> None:
     rows = [{"action": "look"}, {**STEP, "done": True}, STEP]
     report = imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -90,6 +90,54 @@ def everything(value: Any) -> str:
         except ValueError:
             continue
     return opened
+
+
+signs = "!#$&*+,-./;?@^_~"  # without "%", since an escape such as %0A is decoded before it is read
+chosen = st.text(string.ascii_letters + string.digits + signs + "'()[]{}<|", max_size=20).map(
+    lambda text: f"X7q{text}4zz9"
+)
+"""Passwords as people and generators choose them."""
+without_brackets = st.text(string.ascii_letters + string.digits + signs, max_size=20).map(lambda text: f"X7q{text}4zz9")
+
+
+def is_whole(before: str, secret: str, after: str) -> bool:
+    """True if exactly the secret is replaced in the text between the others."""
+    redacted = redactor(personal=()).text(f"{before}{secret}{after}")
+    clean = redacted.removeprefix(before).removesuffix(after)
+    return redacted.startswith(before) and re.fullmatch(r"REDACTED-[A-Z-]+-[a-p]{8}", clean) is not None
+
+
+@given(chosen, st.sampled_from(["the password is ", "Your passphrase is: ", "the API key was ", "Passwort: "]))
+@example("Tr0ub4dor&3xyz", "the password is ")
+@example("abc123;def456", "the password is ")
+@example("Geh3im&Kram", "Passwort: ")
+@example("abc'123,d)e<f", "the password is ")
+def test_a_password_in_a_sentence_is_removed_whole(secret: str, before: str) -> None:
+    assume("</" not in secret and "<!" not in secret and not re.search(r"[(\[{]|\|\W|<[a-z]+/|'[)\]},]", secret))
+    for after in ("", ". Keep it.", ", and the user is ada", "; it expires", " (do not share it)", "\nBye", "!"):
+        assert is_whole(before, secret, after), secret
+
+
+@given(without_brackets, st.sampled_from(['("{}")', '"note": "{}", "n": 1', "({})", "[{}] next", "'{}' said Ada"]))
+def test_a_password_in_a_sentence_ends_with_the_quotes_or_brackets_around_it(secret: str, around: str) -> None:
+    before, after = around.split("{}")
+    assert is_whole(f"{before}the password is ", secret, after)
+
+
+@given(without_brackets.filter(lambda secret: not re.search(r"[;,&]", secret)), without_brackets)
+def test_a_password_in_a_connection_string_or_a_url_is_removed_without_the_next_part(one: str, other: str) -> None:
+    assert is_whole("Server=db;User Id=sa;Password=", one.replace("X7", "X7&"), ";Encrypt=true")
+    assert is_whole("Password=", one, ";User Id=sa")
+    assert is_whole("user=ada,password=", one, ",host=db")
+    assert is_whole("https://host.example/x?user=ada&password=", quote(other, safe=""), "&page=2")
+    assert is_whole("https://host.example/x?password=", quote(other, safe=""), "")
+
+
+@given(st.text(string.ascii_letters + string.digits + signs + " '", max_size=20).map(lambda text: f"X7q{text}4zz9"))
+def test_a_password_in_quotes_is_removed_whole(secret: str) -> None:
+    for quotes in ('""', "“”", "„“", "«»"):
+        assert is_whole(f"The password is {quotes[0]}", secret, f"{quotes[1]}, keep it.")
+        assert is_whole(f"password: {quotes[0]}", secret, f"{quotes[1]}; next")
 
 
 @given(plain, st.lists(planted.flatmap(in_some_form), max_size=3))
@@ -185,6 +233,13 @@ def test_a_name_that_only_sounds_like_a_secret_keeps_its_value(field: str) -> No
 def test_the_schema_of_an_argument_called_password_stays_a_schema() -> None:
     listing: JsonObject = {"properties": {"password": {"type": "string", "description": "The user's password."}}}
     assert redactor().value(listing) == listing
+
+
+def test_the_names_and_choices_that_a_schema_lists_stay() -> None:
+    kinds: JsonObject = {"type": "string", "enum": ["token", "cookie"]}
+    schema: JsonObject = {"type": "object", "properties": {"kind": kinds}, "required": ["password", "username"]}
+    assert redactor().value(schema) == schema
+    assert redactor().value(["password", "hunter2"]) != ["password", "hunter2"]
 
 
 @pytest.mark.parametrize(

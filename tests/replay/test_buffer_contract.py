@@ -12,7 +12,7 @@ from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.testing.replay import ENV, check_replay_buffer, sample_retrieval, sample_trajectory, sample_transition
-from dreamgym.types import Source, Trajectory, Transition
+from dreamgym.types import Source, Task, Trajectory, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -41,6 +41,16 @@ async def test_the_buffer_in_postgres_keeps_every_promise(embedded_server: Embed
         return opened[-1].buffer
 
     await check_replay_buffer(make)
+
+
+async def test_a_recording_without_a_task_adds_none_to_the_tasks(store: Store) -> None:
+    blank = Task(id="unnamed", env=ENV, instruction="", metadata={"recorded": True})
+    walk = sample_trajectory("walk", sample_transition("kitchen", "north", "hall"), instruction="")
+    recording = walk.model_copy(update={"id": "recording", "task": blank})
+    for buffer in (MemoryBuffer(TrigramEncoder()), store.buffer):
+        await buffer.add([recording])
+        await buffer.upsert([walk, recording])
+        assert await buffer.tasks(ENV) == (walk.task,), "a start or more metadata makes it one"
 
 
 PLACES = st.sampled_from(["kitchen", "hall", "cellar", "hall with a lamp"])

@@ -135,7 +135,7 @@ async def test_the_error_for_a_database_that_does_not_come_back_says_how_to_mend
     server = EmbeddedServer.start(folder)
     store = await open_store(server.dsn, TrigramEncoder())
     server.release()
-    with pytest.raises(StoreError, match=r"cannot be reached .*: start it, correct DREAMGYM_DSN, or unset it"):
+    with pytest.raises(StoreError, match=r"cannot be reached .*: do this again: the embedded database starts"):
         await store.recover(limit_s=0)
     await store.close()
 

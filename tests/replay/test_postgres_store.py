@@ -1,5 +1,6 @@
 import asyncio
 import hashlib
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import resources
@@ -53,6 +54,20 @@ async def test_a_killed_connection_is_replaced(store: Store, dsn: str) -> None:
     assert len(await store.buffer.nearest(sample_retrieval("kitchen", "north"))) == 1
     await store.buffer.record_outcomes(ENV, "go", 1, [1.0])
     assert len(await store.buffer.task_values(ENV)) == 1
+
+
+async def test_replacing_a_closed_connection_writes_nothing_of_the_connection_pool_to_stderr(
+    store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])  # no command configures logging
+    await store.buffer.add([PLAY])
+    with psycopg.connect(dsn, autocommit=True) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+    await store.buffer.record_outcomes(ENV, "go", 1, [1.0])
+    assert capsys.readouterr().err == ""
 
 
 async def test_cancelled_calls_of_a_database_that_hangs_give_their_connections_back(
@@ -192,6 +207,22 @@ async def test_a_server_that_is_not_there_is_named_without_its_password() -> Non
         await Database.open("postgresql://bob:s3cr3t@127.0.0.1:1/dreams")
     assert "dreams" in str(caught.value)
     assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "mend"),
+    [
+        ("postgresql:///x", "start it, correct DREAMGYM_DSN, or unset it to use the embedded one"),
+        ("", "do this again: the embedded database starts by itself; start any other one, or correct its address"),
+    ],
+)
+async def test_the_advice_for_an_unreachable_database_names_dreamgym_dsn_only_if_it_is_set(
+    variable: str, mend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_DSN", variable)
+    with pytest.raises(StoreError) as caught:
+        await open_store("postgresql://postgres@/dreamgym?host=/nowhere", TrigramEncoder())
+    assert str(caught.value).endswith(f": {mend}")
 
 
 async def test_an_invalid_address_is_refused_without_repeating_it() -> None:

@@ -84,6 +84,20 @@ async def test_an_index_is_built_from_the_stated_size_on_is_measured_and_answers
     await store.close()
 
 
+async def test_keys_are_counted_up_to_the_size_of_an_index_if_postgresql_has_never_estimated_them(small: Store) -> None:
+    store = small
+    await store.buffer.add(walks(LENGTH))
+    assert f"{LENGTH} keys, 0 MB; searches are exact: an index is built" in await described(store.database, ENV)
+    await store.database.fetch("ANALYZE vectors_1_1", {})
+    assert f"about {LENGTH} keys, 0 MB" in await described(store.database, ENV)
+    await store.buffer.add(walks(KEYS + LENGTH))
+    await store.database.fetch("UPDATE pg_class SET reltuples = -1 WHERE relname = 'vectors_1_1'", {})
+    said = await described(store.database, ENV)
+    assert f"at least {KEYS:,} keys, " in said
+    assert "until the index is built by the next process that searches" in said
+    await store.close()
+
+
 async def test_a_search_with_a_filter_that_few_keys_pass_finds_all_of_them(small: Store) -> None:
     store = small
     rare = sample_trajectory("rare", sample_transition("a shed", "dig", "a hole"), world="a garden")

@@ -321,6 +321,21 @@ async def test_an_episode_with_redacted_answers_goes_on_after_a_restart(stage: S
     assert calls == ["one", "one", "two"]
 
 
+async def test_an_environment_that_cannot_be_closed_is_logged_without_the_address(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stuck(CounterEnvironment):
+        async def close(self) -> None:
+            raise RuntimeError(f"still writes to {MAIL}")
+
+    spec = redacted()
+    async with stage.serve(RealWorlds(spec, lambda: Stuck(spec))) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        await http.post(f"/envs/counter/episodes/{made['episode']}/finish", json={})
+    assert f"still writes to {placeholder()}" in caplog.text
+    assert MAIL not in caplog.text
+
+
 async def test_an_unexpected_error_at_the_start_is_hidden_from_the_agent_and_logged_without_the_address(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,9 +10,10 @@ from dreamgym_integrations.models.openai import OpenAIModel
 from dreamgym_server.sources import DreamWorlds
 from server_stage import CounterModel, Stage, counter_spec
 
+from dreamgym.budget import open_ledger
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.questions import CachedLLM, MemoryPredictions
-from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable
 from dreamgym.runs.serve import serving
 
 pytestmark = pytest.mark.anyio
@@ -69,6 +70,25 @@ async def test_many_probes_within_a_second_ping_the_model_once(stage: Stage) -> 
 async def test_a_model_without_an_endpoint_is_not_required(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_a_server_whose_budget_has_refused_a_call_is_not_ready_and_starts_no_episode(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym_server.readiness.KEPT_S", 0.0)
+    with open_ledger("3 calls") as ledger:
+        async with stage.serve() as (_, http):
+            asked = {"task_id": "counter-0", "idempotency_key": "first"}
+            before = [await http.get("/readyz"), await http.post("/envs/counter/episodes", json=asked)]
+            with pytest.raises(BudgetSpent):
+                ledger.reserve(4.0)
+            ready = await http.get("/readyz")
+            again = await http.post("/envs/counter/episodes", json=asked)
+            new = await http.post("/envs/counter/episodes", json={"task_id": "counter-0"})
+            fork = await http.post(f"/envs/counter/episodes/{again.json()['episode']}/fork", json={"step": 0})
+    assert [answer.status_code for answer in (*before, ready, again, new, fork)] == [200, 201, 503, 201, 503, 503]
+    assert "budget" in ready.json()["error"]
+    assert "the budget of 3 calls is spent" in new.json()["error"]
 
 
 async def test_an_endpoint_is_pinged_through_cache_and_experience_model_without_a_prompt(

@@ -140,6 +140,7 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
         "dream then real − dream",
     ):
         assert f"| {name} |" in table
+    assert f"Made by `dreamgym experiment {tmp_path / 'lamps.toml'}` at commit " in table
     assert (tmp_path / "run" / "lamps.png").stat().st_size
 
     dream, after = (tmp_path / "run" / "seed-0" / name for name in ("dream", "dream_then_real"))
@@ -170,6 +171,20 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     assert experiment("--out", str(tmp_path / "run"))[0] == 0
     assert result(dream) == one, "a policy whose measuring was cut off is measured again"
     assert (dream / "attempts.json").read_bytes() == attempts, "and not trained again"
+
+    file, copy = (folder / "lamps.toml" for folder in (tmp_path, tmp_path / "run"))
+    known = file.read_text()
+    file.write_text(known.replace('model = "nearest", steps = 2', 'model = "nearest", steps = 3'))
+    code, said = experiment("--out", str(tmp_path / "run"))
+    assert (code, copy.read_text()) == (2, known), "a refused file is not kept"
+    assert "was made with other settings: train.steps was 2 and is 3 now" in said
+    assert "no more arms start" not in said, "it is refused before an arm starts"
+
+    file.write_text(known)
+    (tmp_path / "run" / "environment.json").write_text('{"environment": "lamp", "description": "another"}')
+    code, said = experiment("--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "have changed since its results were made" in said
 
 
 @pytest.mark.long

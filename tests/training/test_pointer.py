@@ -19,6 +19,7 @@ from dreamgym_integrations.trainers.policy.pointer.create import create_pointer_
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
 from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
 from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader, learn_forms
+from dreamgym_integrations.trainers.policy.scratch import create_policy
 from dreamgym_integrations.trainers.policy.sft import clone, rows_of
 from lamp_runs import broken_after, same, trained, weights
 from safetensors.torch import load_file
@@ -133,6 +134,26 @@ def test_a_tool_with_a_few_fixed_values_gives_a_verb_for_each_and_a_word_of_the_
     tea, state = MappedEntity("$word", "tea", ("tea",)), MappedEntity("$state", "", ())
     assert [five.call(tea, {}), nine.call(tea, {}), by_price.call(state, {})] == calls
     assert [verb.pointed_at(calls[1], [state, tea]) for verb in (five, nine, by_price)] == [None, 1, None]
+
+
+def test_a_refused_policy_from_scratch_suggests_only_policies_that_can_act_there(tmp_path: Path) -> None:
+    tools: list[JsonObject] = [{"name": name, "inputSchema": {"type": "object"}} for name in ("get", "put")]
+    spec = EnvironmentSpec(name="crm", tools_list=({"tools": [*tools]},))
+    recorded = Trajectory(
+        id="r",
+        task=Task(id="t", env="crm", instruction="Get it."),
+        transitions=Transition.chain("", [(ToolCall(name="get", arguments={"id": "a"}), StepResult(observation="A"))]),
+        source=Source.REAL,
+        stop_reason=StopReason.FINISHED,
+    )
+    said = {}
+    for named in ("pointer", "tiny"):
+        with pytest.raises(InvalidInput) as caught:
+            create_policy(named, spec, [recorded], tmp_path / named, seed=0)
+        said[named] = str(caught.value)
+    mend = "use the folder of a language model"
+    assert said["pointer"].endswith(f"so a policy cannot point at entities: {mend}")
+    assert said["tiny"] == f"a tiny policy acts with one tool that takes one text, and 'crm' has get, put: {mend}"
 
 
 def test_every_accepted_recorded_action_is_a_choice_that_gives_its_words(codec: PointerCodec) -> None:
@@ -333,7 +354,7 @@ def test_what_it_cannot_do_is_refused_with_a_reason(base: Path, tmp_path: Path, 
         one.model_copy(update={"transitions": (one.transitions[0].model_copy(update={"action": act("x")}),)})
         for one in silent
     ]
-    with pytest.raises(InvalidInput, match=r"no recorded call .* has an entity that the reader knows"):
+    with pytest.raises(InvalidInput, match=r"no recorded call .* has an entity that the reader .*use --policy tiny or"):
         create_pointer_policy(SPEC, mute, tmp_path / "p", seed=0)
     with pytest.raises(InvalidInput, match="no recorded step of 'desks' to learn words and verbs from"):
         create_pointer_policy(SPEC, [], tmp_path / "p", seed=0)

@@ -166,6 +166,35 @@ async def test_success_of_an_update_is_a_share_of_the_episodes_whose_reward_is_k
     assert (line["inside_success"], line["unjudged"]) == (1.0, 2)
 
 
+class Unsure(LampEnvironment):
+    """A red lamp whose answers have a low confidence; the other lamps' have a high one."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        result = await super().step(action)
+        return result.model_copy(update={"info": {"confidence": 0.2 if self._colour == "red" else 0.9}})
+
+
+async def test_an_episode_below_the_least_confidence_counts_as_one_without_a_reward(
+    lamp_spec: EnvironmentSpec, tmp_path: Path
+) -> None:
+    record, curriculum = tmp_path / "m.jsonl", Curriculum(lamp_spec.tasks[:4], share=0, seed=0)
+    settings = Settings(groups=4, group_size=2, least_confidence=0.5)
+    practice = Practice(lamp_spec, curriculum, None, settings, record)
+    await practice.iterate(TokenPlayer(Right(), Right(), lamp_spec, lambda version, group: Unsure()), 0)
+    (line,) = read_record(record)
+    assert (line["inside_success"], line["unjudged"], line["failed"]) == (1.0, 2, 0)
+
+
+async def test_a_group_with_fewer_than_two_known_rewards_is_dead(lamp_spec: EnvironmentSpec, tmp_path: Path) -> None:
+    record, curriculum = tmp_path / "m.jsonl", Curriculum(lamp_spec.tasks[:4], share=0, seed=0)
+    practice = Practice(lamp_spec, curriculum, None, Settings(groups=4, group_size=2), record)
+    await practice.iterate(TokenPlayer(Right(), Right(), lamp_spec, lambda version, group: OpenEnded()), 0)
+    (line,) = read_record(record)
+    assert isinstance(line["values"], list)
+    assert sorted(line["values"], key=str) == [0.0, 0.0, 0.0, None]
+    assert (line["groups"], line["dead_groups"]) == (4, 4)
+
+
 async def test_a_probe_that_could_not_play_is_recorded_as_unknown(lamp_spec: EnvironmentSpec, tmp_path: Path) -> None:
     record, curriculum = tmp_path / "m.jsonl", Curriculum(lamp_spec.tasks, share=0, seed=0)
     player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: LampEnvironment(fails_after=0))

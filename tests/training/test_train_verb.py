@@ -128,6 +128,15 @@ def shown(trajectory: Trajectory) -> str:
     return trajectory.model_copy(update={"id": "", "transitions": tuple(steps)}).model_dump_json()
 
 
+def test_a_share_of_less_than_one_task_generates_none_and_says_so(
+    train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    short = ("--steps", "1", "--group-size", "2", "--probe", "0")
+    code, said = train(*DREAM, *IN_PROCESS, *short, "--out", str(tmp_path / "run"))
+    assert code == 0, said
+    assert "no tasks are generated: --share 0.25 of --groups 2 is less than one task; give --groups 4" in said
+
+
 def test_an_agent_cannot_play_in_process(train: Command, tmp_path: Path) -> None:
     code, said = train(*DREAM, *IN_PROCESS, "--agent", "lamp:agent", "--out", str(tmp_path / "run"))
     assert code == 2

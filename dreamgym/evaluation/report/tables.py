@@ -240,7 +240,7 @@ def rate(value: Rate, *, digits: int = 1) -> str:
 
 def signed(value: Rate) -> str:
     """A difference of shares in points, with its sign; a dash if it has no values."""
-    return f"{100 * value.mean:+.1f} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]" if value.n else "-"
+    return f"{100 * value.mean:+z.1f} [{100 * value.low:+z.1f}, {100 * value.high:+z.1f}]" if value.n else "-"
 
 
 def points(value: Rate) -> str:

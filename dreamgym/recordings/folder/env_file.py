@@ -7,7 +7,9 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dreamgym.environment import EnvironmentSpec, StateSetting, state_setting
+from pydantic import ValidationError
+
+from dreamgym.environment import EnvironmentSpec, StateSetting, first_reason, state_setting
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.files import write_whole
 from dreamgym.recordings.folder.identity import identity_of
@@ -99,6 +101,15 @@ def name_in(folder: Path) -> str:
 def state_in(folder: Path) -> StateSetting:
     """The setting `state` of a folder's env.toml. Raises InvalidInput."""
     return state_setting(folder / "env.toml", _config(folder).get("state"))
+
+
+def redaction_in(folder: Path) -> RedactionRules | None:
+    """The rules of redaction in a folder's env.toml; None if it has none. Raises InvalidInput."""
+    rules = _config(folder).get("redact")
+    try:
+        return None if rules is None else RedactionRules.model_validate(rules)
+    except ValidationError as error:
+        raise InvalidInput(f"{folder / 'env.toml'}, [redact]: {first_reason(error)}") from error
 
 
 def is_deterministic(folder: Path) -> bool:

@@ -38,6 +38,7 @@ def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequenc
         unknown_tool=unknown_tool(called, defined),
         invalid_arguments=invalid,
         fault_words=words,
+        refusals=exact_refusals(called, defined),
         tells_all_faults=tells_all,
     )
 
@@ -139,9 +140,7 @@ def fault_words(
     """
     refusals = []
     for action, result in calls:
-        if not result.is_error or _fault(tools.get(action.name), action) is None:
-            continue
-        if not _REFUSES.search(result.observation):
+        if not _refuses_arguments(action, result, tools):
             continue
         before, _, after = (invalid or "{reason}").replace("{tool}", action.name).partition("{reason}")
         said = result.observation
@@ -149,6 +148,20 @@ def fault_words(
             schema = schema_of(tools[action.name]["inputSchema"])
             refusals.append((schema, action, said[len(before) : len(said) - len(after)]))
     return learned(refusals)
+
+
+def exact_refusals(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> dict[str, str]:
+    """The refusals of arguments by the canonical text of their call, without calls that were refused in two ways."""
+    found: dict[str, set[str]] = {}
+    for action, result in calls:
+        if _refuses_arguments(action, result, tools):
+            found.setdefault(action.canonical(), set()).add(result.observation)
+    return {call: min(said) for call, said in found.items() if len(said) == 1}
+
+
+def _refuses_arguments(action: ToolCall, result: StepResult, tools: Mapping[str, JsonObject]) -> bool:
+    is_forbidden = result.is_error and _fault(tools.get(action.name), action) is not None
+    return is_forbidden and _REFUSES.search(result.observation) is not None
 
 
 def _fault(tool: JsonObject | None, action: ToolCall) -> str | None:

@@ -183,11 +183,16 @@ def _timed(calls: Sequence[Call], started_at: float) -> Iterator[tuple[ToolCall,
 
 def _asked(run: Run) -> tuple[str, str | None, Origin]:
     """Instruction, task id and origin. A task that somebody gave takes precedence over one that a model proposed."""
-    about = [note for note in run.notes if note.task or note.task_id]
+    about = [note for note in run.notes if _text(note.task) or _text(note.task_id)]
     given = [note for note in about if not note.proposed] or about
-    instruction = next((note.task for note in reversed(given) if note.task), "")
-    task_id = next((note.task_id for note in reversed(given) if note.task_id), None)
+    instruction = next((text for note in reversed(given) if (text := _text(note.task))), "")
+    task_id = next((text for note in reversed(given) if (text := _text(note.task_id))), None)
     return instruction, task_id, Origin.PROPOSED if given and given[0].proposed else Origin.SEED
+
+
+def _text(label: str | None) -> str | None:
+    """A label as it was noted; None if it is blank."""
+    return label if label and label.strip() else None
 
 
 def _task_id(instruction: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue, ValidationError
@@ -17,6 +18,7 @@ from dreamgym.environment import EnvironmentSpec, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.recordings.importers.base import Command, Found, ImportedEpisode, Skipped
 from dreamgym.replay.keys import check_storable
+from dreamgym.schema import fault_under
 from dreamgym.types import (
     JsonObject,
     Origin,
@@ -44,6 +46,9 @@ class ImportReport:
     """Parts that were left out of episodes; the rest of each episode was used."""
     replies: int = 0
     """Number of messages to the user that were left out because the environment has no tool `respond`."""
+    misfits: dict[str, list[Skipped]] = field(default_factory=dict)
+    """By tool, the trajectories with calls that its schema refuses although it answered them, and the first fault of
+    each. They are used."""
     repeated: int = 0
     """Number of episodes that are identical to an earlier one of the same import."""
     formats: dict[str, int] = field(default_factory=dict)
@@ -54,7 +59,7 @@ class ImportReport:
         known = {trajectory.id for trajectory in self.trajectories}
         for name, item in found:
             try:
-                trajectory = self._trajectory(item, spec, redact)
+                trajectory, misfits = self._trajectory(item, spec, redact)
             except _Unusable as unusable:
                 self.skipped.append(Skipped(unusable.where, str(unusable)))
                 continue
@@ -63,21 +68,26 @@ class ImportReport:
                 continue
             known.add(trajectory.id)
             self.trajectories.append(trajectory)
+            for tool, misfit in misfits.items():
+                self.misfits.setdefault(tool, []).append(misfit)
             self.formats[name] = self.formats.get(name, 0) + 1
 
-    def _trajectory(self, item: Found, spec: EnvironmentSpec, redact: Redact | None) -> Trajectory:
+    def _trajectory(
+        self, item: Found, spec: EnvironmentSpec, redact: Redact | None
+    ) -> tuple[Trajectory, dict[str, Skipped]]:
+        """The trajectory, and its first misfit of each tool."""
         if isinstance(item, Skipped):
             raise _Unusable(item.where, item.reason)
         where = item.where if isinstance(item, ImportedEpisode) else f"trajectory {item.id!r}"
         trajectory = item if isinstance(item, Trajectory) else self._assembled(item, spec)
         _check(trajectory, spec, where)
+        misfits = {tool: Skipped(where, fault) for tool, fault in _faults(trajectory, spec).items()}
         try:
-            if redact is not None:
-                trajectory = redacted(trajectory, redact)
+            trajectory = redacted(trajectory, redact)
             check_storable(trajectory, where)
         except (InvalidInput, ValidationError, RecursionError) as error:
             raise _Unusable(where, first_reason(error).removeprefix(f"{where}: ")) from error
-        return trajectory if isinstance(item, Trajectory) else _with_ids(trajectory)
+        return trajectory if isinstance(item, Trajectory) else _with_ids(trajectory), misfits
 
     def _assembled(self, episode: ImportedEpisode, spec: EnvironmentSpec) -> Trajectory:
         steps = list(_actions(episode, spec))
@@ -99,13 +109,19 @@ class _Unusable(Exception):
         self.where = where
 
 
-def redacted(trajectory: Trajectory, redact: Redact) -> Trajectory:
-    """The trajectory with all texts of calls and answers redacted; ids and numbers are kept."""
+def redacted(trajectory: Trajectory, redact: Redact | None) -> Trajectory:
+    """The trajectory with all texts redacted, ids and names of models too; without a function, it is unchanged.
+
+    Names of environments and tools are kept.
+    """
+    if redact is None:
+        return trajectory
     row = trajectory.model_dump(mode="json")
     actions = [transition["action"] for transition in row["transitions"]]
     parts = [
-        (("answer", "error"), row),
-        (("instruction", "initial_state", "metadata"), row["task"]),
+        (("id", "world", "answer", "error"), row),
+        (("id", "parent_id", "instruction", "initial_state", "metadata"), row["task"]),
+        *((("model", "retrieved"), transition["provenance"]) for transition in row["transitions"]),
         *((("state", "next_state", "reasoning"), transition) for transition in row["transitions"]),
         *((tuple(name for name in action if name != "name"), action) for action in actions),
         *((("observation", "info"), transition["result"]) for transition in row["transitions"]),
@@ -125,6 +141,20 @@ def _check(trajectory: Trajectory, spec: EnvironmentSpec, where: str) -> None:
     missing = sorted({step.action.name for step in trajectory.transitions} - tools)
     if missing:
         raise _Unusable(where, f"calls tools that environment {spec.name!r} does not have: {', '.join(missing)}")
+
+
+def _faults(trajectory: Trajectory, spec: EnvironmentSpec) -> dict[str, str]:
+    """By tool, the fault of the first call that its schema refuses although it answered the call without an error."""
+    schemas = {str(tool["name"]): tool.get("inputSchema", {}) for tool in spec.tools}
+    faults: dict[str, str] = {}
+    for step in trajectory.transitions:
+        name = step.action.name
+        if step.result.is_error or name in faults:
+            continue
+        with suppress(InvalidInput):  # a schema that cannot be used refuses nothing
+            if (fault := fault_under(schemas[name], step.action.arguments)) is not None:
+                faults[name] = fault
+    return faults
 
 
 def _actions(episode: ImportedEpisode, spec: EnvironmentSpec) -> Iterator[tuple[ToolCall, StepResult]]:

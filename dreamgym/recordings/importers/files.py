@@ -112,7 +112,7 @@ class _Text(str):
 def _values(name: str, text: str) -> Iterator[Document | Skipped]:
     decoder, content = json.JSONDecoder(parse_constant=refuse_constant), _Text(text)
     position, line, counted = 0, 1, 0
-    inside_list = False
+    inside_list, told_at, end_of_text = False, -1, len(text.rstrip())
     while True:
         between = (_BETWEEN_ITEMS if inside_list else _BETWEEN).match(content, position)
         position = between.end() if between else position
@@ -123,7 +123,12 @@ def _values(name: str, text: str) -> Iterator[Document | Skipped]:
         try:
             value, position = decoder.raw_decode(content, position)
         except (ValueError, RecursionError) as error:
-            yield Skipped(where, f"is not valid JSON: {_reason(error, text, line, position)}")
+            at = error.pos if isinstance(error, json.JSONDecodeError) else -1
+            if at < 0 or at != told_at:  # a list has the fault of its faulty item
+                yield Skipped(where, f"is not valid JSON: {_reason(error, text, line, position)}")
+            elif at >= end_of_text or "Unterminated string" in str(error):  # the lines of an item that is cut off
+                return
+            told_at = at
             if content[position] == "[" and not inside_list:
                 inside_list, position = True, position + 1
             else:

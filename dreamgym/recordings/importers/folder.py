@@ -1,6 +1,7 @@
 """Makes a new environment folder from the tool definitions in recorded conversations.
 
-Definitions are taken as they are. A tool without a definition stays unknown; trajectories that call it are left out.
+Definitions are taken as they are, but for secrets. A tool without a definition stays unknown; trajectories that call it
+are left out.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.folder import identity
-from dreamgym.recordings.importers.base import Found, ImportedEpisode, Skipped
+from dreamgym.recordings.folder.env_file import redaction_in
+from dreamgym.recordings.importers.base import Found, ImportedEpisode
+from dreamgym.redaction import redact_by
 from dreamgym.types import JsonObject, Task, Trajectory
 
 _ENV = """\
@@ -28,15 +33,15 @@ secrets = true
 """
 
 
-def defined_tools(found: Iterable[Found]) -> tuple[list[JsonObject], list[Skipped]]:
-    """All tool definitions, the first of each name, and the places where a later one differs from it."""
+def defined_tools(found: Iterable[Found]) -> tuple[list[JsonObject], dict[str, list[str]]]:
+    """All tool definitions, the first of each name, and by name the places where a later one differs from it."""
     tools: dict[str, JsonObject] = {}
-    differing: list[Skipped] = []
+    differing: dict[str, list[str]] = {}
     for item in found:
         for tool in item.tools if isinstance(item, ImportedEpisode) else ():
             name = str(tool["name"])
             if tools.setdefault(name, tool) != tool and isinstance(item, ImportedEpisode):
-                differing.append(Skipped(item.where, f"defines the tool {name!r} differently; the first one is kept"))
+                differing.setdefault(name, []).append(item.where)
     return list(tools.values()), differing
 
 
@@ -64,7 +69,7 @@ def removed_on_failure(folder: Path) -> Iterator[None]:
 
 
 def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
-    """Write tools.json, and env.toml if there is none, and load the folder.
+    """Write tools.json, redacted by the folder's rules, and env.toml if there is none, and load the folder.
 
     Raises:
         InvalidInput: there is a tools.json already, no file defines a tool, or the folder cannot be named or written.
@@ -85,7 +90,9 @@ def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (folder / "env.toml").exists():
             write_whole(folder / "env.toml", _ENV.format(name=name))
-        write_whole(folder / "tools.json", json.dumps({"tools": tools}, ensure_ascii=False, indent=2) + "\n")
+        redact = redact_by(redaction_in(folder))
+        listing: JsonValue = {"tools": [*tools]} if redact is None else redact({"tools": [*tools]})
+        write_whole(folder / "tools.json", json.dumps(listing, ensure_ascii=False, indent=2) + "\n")
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error}") from error
     return EnvironmentSpec.load(folder)

@@ -9,6 +9,7 @@ make this call.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pydantic import JsonValue
 
@@ -31,7 +32,7 @@ from dreamgym.recordings.importers.messages import (
 )
 from dreamgym.recordings.importers.spans import Span, has_spans, spans_of
 from dreamgym.recordings.importers.traces import ModelCall, TracedCall, episode_of_trace
-from dreamgym.types import JsonObject, StepResult
+from dreamgym.types import JsonObject, StepResult, StopReason
 
 _RUNS = ("invoke_agent", "invoke_workflow")
 NESTED = 64
@@ -62,14 +63,23 @@ def _episode(spans: list[Span], known: dict[tuple[str, str], Span]) -> ImportedE
     where = f"{spans[0].where}, trace {spans[0].trace}"
     around = {span.id: _tools_around(span, known) for span in spans if span.operation == "execute_tool"}
     tools = [span for span in spans if span.id in around and _tool(span) not in around[span.id]]
-    models = [span for span in spans if isinstance(span.value(_INPUT), list) and span.operation != "execute_tool"]
+    models = [span for span in spans if _has(span, _INPUT) and span.operation != "execute_tool"]
+    spoken = [span for span in spans if _has(span, _OUTPUT) and span.operation != "execute_tool"]
     definitions = next((found for found in map(_definitions, reversed(spans)) if found), ())
     ends = [ModelCall(_messages(span, _INPUT), _messages(span, _OUTPUT)) for span in _first_and_last(models)]
     calls = [_traced(span, where, is_inner=bool(around[span.id])) for span in tools]
     episode = episode_of_trace(where, calls, ends, definitions)
     if tools and not episode.steps and all(_lacks_content(span) for span in tools):
         return Skipped(where, _OPT_IN)
-    return episode
+    last = _last_of([*models, *spoken]) if spoken else None
+    return episode if last is None or _has(last, _INPUT) else _ended_with(episode, _messages(last, _OUTPUT))
+
+
+def _ended_with(episode: ImportedEpisode, said: tuple[ChatMessage, ...]) -> ImportedEpisode:
+    """The episode with its answer from a last model call whose input was not recorded; one with calls has no answer."""
+    words = "\n".join(message.text for message in said if message.role == "assistant" and message.text)
+    answer = None if any(message.calls for message in said) else words or None
+    return replace(episode, answer=answer, stop_reason=StopReason.CLOSED if answer is None else StopReason.FINISHED)
 
 
 def _traced(span: Span, where: str, *, is_inner: bool) -> TracedCall:
@@ -124,8 +134,18 @@ def _first_and_last(models: list[Span]) -> list[Span]:
     if not models:
         return []
     asked = (span for span in models if any(one.role == "user" and one.text for one in _messages(span, _INPUT)))
+    return [next(asked, models[0]), _last_of(models)]
+
+
+def _last_of(models: list[Span]) -> Span:
+    """The model call that ended last; if there are only runs, the run that did."""
     calls = [span for span in models if span.operation not in _RUNS] or models
-    return [next(asked, models[0]), max(calls, key=lambda span: span.ended_ns)]
+    return max(calls, key=lambda span: span.ended_ns)
+
+
+def _has(span: Span, name: str) -> bool:
+    """True if the span has these messages."""
+    return isinstance(span.value(name), list)
 
 
 def _messages(span: Span, name: str) -> tuple[ChatMessage, ...]:

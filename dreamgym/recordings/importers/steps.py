@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
+from dreamgym.dream.task_check import PARTS
 from dreamgym.recordings.importers.base import (
     Command,
     Document,
@@ -145,7 +146,8 @@ def _rows(fields: JsonObject) -> list[JsonObject]:
 
 
 def _describes(name: str, value: JsonValue) -> bool:
-    if name in _INSTRUCTIONS or name == "initial_observation":
+    # `success` and `answers` of a file say how its episode ended; in the metadata they would be the task's own check
+    if name in (*_INSTRUCTIONS, "initial_observation", *PARTS):
         return False
     return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _SHORT)
 

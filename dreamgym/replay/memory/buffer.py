@@ -153,7 +153,8 @@ class EnvironmentIndex:
     def _index(self, trajectory: Trajectory) -> None:
         self.similar = {}  # a running search writes into the old one
         self.sources.add(trajectory.source)
-        self.tasks.setdefault(trajectory.task.id, trajectory.task)
+        if not trajectory.task.is_blank:
+            self.tasks.setdefault(trajectory.task.id, trajectory.task)
         self.trajectories[trajectory.id] = trajectory
         bit, position = source_mask({trajectory.source}), self.positions[trajectory.id]
         sighting = Sighting.of(trajectory)

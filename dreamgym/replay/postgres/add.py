@@ -203,7 +203,8 @@ async def store(
 
     The order matters: later tables refer to the ids and positions that earlier ones were given.
     """
-    await insert_tasks(connection, env_id, (trajectory.task for trajectory in batch.trajectories))
+    tasks = (trajectory.task for trajectory in batch.trajectories)
+    await insert_tasks(connection, env_id, (task for task in tasks if not task.is_blank))
     await _insert_goals(connection, env_id, batch)
     worlds, known_worlds = await _worlds(connection, env_id, batch)
     stored = await _copy_transitions(connection, env_id, batch)

@@ -25,6 +25,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from dreamgym.errors import InvalidInput, StoreError
 
 logger = logging.getLogger(__name__)
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # lost connections are reported here, in our words
 
 Row = tuple[Any, ...]
 Connection = AsyncConnection[Row]
@@ -365,7 +366,9 @@ def _translated(dsn: str) -> Iterator[None]:
 
 
 def _unreachable(dsn: str, why: str) -> str:
-    mends = "start it, correct DREAMGYM_DSN, or unset it to use the embedded one"
+    mends = "do this again: the embedded database starts by itself; start any other one, or correct its address"
+    if os.environ.get("DREAMGYM_DSN"):
+        mends = "start it, correct DREAMGYM_DSN, or unset it to use the embedded one"
     return f"{_described(dsn)} cannot be reached ({why}): {mends}"
 
 

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from dreamgym.errors import UnknownName
+from dreamgym.replay.episode_store import Episode, SteadyClock
 from dreamgym.replay.keys import SOURCE_CODES, SOURCES
 from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
+from dreamgym.replay.postgres.episodes import PostgresEpisodeStore
 from dreamgym.replay.postgres.retire import GOALS, clean_up, remove
 from dreamgym.types import Frozen, Source
 
@@ -187,6 +189,13 @@ async def held_trajectories(
         )
         for identity, source, stored_at, steps, instruction, stop_reason in rows
     ]
+
+
+async def kept_episodes(database: Database, env: str, name: str) -> list[Episode]:
+    """The episode with this id, or those of a training run, as servers keep them: also running and failed ones."""
+    store = PostgresEpisodeStore(database, SteadyClock(await database.time()))
+    rows = await database.fetch(PLAYED, {"env": env, "name": name})
+    return [await store.load(str(row[0])) for row in rows]
 
 
 async def forget(database: Database, env: str, name: str | None = None) -> Forgotten:

@@ -121,9 +121,8 @@ WHERE env_id = {{env}} AND {RECORDED} AND key > %(after)s ORDER BY key LIMIT %(c
 one."""
 
 DESCRIBED = """
-SELECT greatest(leaf.reltuples, 0)::bigint, pg_table_size(leaf.oid),
-  coalesce(known.keys, greatest(leaf.reltuples, 0)::bigint), known.ef_search,
-  known.recall, known.error, coalesce(pg_index.indisvalid, false), coalesce(pg_relation_size(indexrelid), 0),
+SELECT leaf.relname, leaf.reltuples::bigint, pg_table_size(leaf.oid), known.keys, known.ef_search, known.recall,
+  known.error, coalesce(pg_index.indisvalid, false), coalesce(pg_relation_size(indexrelid), 0),
   (SELECT (100 * tuples_done / greatest(tuples_total, 1))::int FROM pg_stat_progress_create_index
    WHERE relid = leaf.oid LIMIT 1)
 FROM environments AS env JOIN encoders AS encoder ON ready
@@ -132,6 +131,8 @@ LEFT JOIN pg_index ON indexrelid = to_regclass(leaf.relname || '_recorded')
 LEFT JOIN vector_indexes AS known ON known.encoder_id = encoder.id AND known.env_id = env.id
 WHERE env.name = %(env)s
 """
+COUNTED = "SELECT count(*) FROM (SELECT FROM {table} LIMIT {most}) AS first"
+"""Query for the rows of a partition that PostgreSQL has never estimated, which it does from about 50 rows on."""
 
 
 async def described(database: Database, env: str) -> str:
@@ -139,8 +140,13 @@ async def described(database: Database, env: str) -> str:
     rows = await database.fetch(DESCRIBED, {"env": env})
     if not rows:
         return "no vectors"
-    vectors, table_bytes, keys, ef_search, recall, error, valid, index_bytes, percent = rows[0]
-    size = f"about {vectors:,} keys, {table_bytes / 2**20:,.0f} MB"
+    table, vectors, table_bytes, keys, ef_search, recall, error, valid, index_bytes, percent = rows[0]
+    precision = "about "
+    if vectors < 0:
+        ((vectors,),) = await database.fetch(COUNTED.format(table=table, most=INDEXED_KEYS), {})
+        precision = "at least " if vectors == INDEXED_KEYS else ""
+    keys = vectors if keys is None else keys
+    size = f"{precision}{vectors:,} keys, {table_bytes / 2**20:,.0f} MB"
     if percent is not None:
         return f"{size}; the index is being built ({percent} %), and searches are exact"
     if valid and ef_search is not None:

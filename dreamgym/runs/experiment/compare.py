@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import shlex
 import shutil
 from collections import defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
+from dreamgym.files import make_folder, write_whole
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.apart import check_apart
 from dreamgym.runs.experiment.plan import Plan, read_plan
 from dreamgym.runs.experiment.prepared import prepared_seeds
 from dreamgym.runs.experiment.process import begin, interrupt
-from dreamgym.runs.experiment.running import Make, Result, queued
+from dreamgym.runs.experiment.running import Make, Result, kept, queued
 from dreamgym.runs.experiment.spread import spread
-from dreamgym.runs.experiment.table import Published, command_of, plot, report
+from dreamgym.runs.experiment.table import Published, plot, report
 from dreamgym.runs.opening import tasks_of
+from dreamgym.types import Task
+
+ENVIRONMENT = "environment.json"
+"""File in a run folder that identifies the environment of its results."""
 
 
 def run_folder(file: Path, out: Path | None) -> Path:
@@ -42,7 +52,7 @@ def compare(
         out: run folder; None: `runs/` and the file's name. It gets the report as Markdown, JSON and a picture.
         seeds: number of seeds to use, from the first of the file on; None: all.
         parallel: number of arms at once, each in a process of its own; a cluster makes one in each of its workers.
-        command: command that the report shows as its origin; None: `dreamgym experiment` and examples/experiments.
+        command: command that the report shows as its origin; None: `dreamgym experiment` and the file as given.
         cluster: address of the Ray cluster that trains and measures; None: this machine.
 
     Returns:
@@ -50,20 +60,18 @@ def compare(
 
     Raises:
         InvalidInput: the file is invalid, `parallel` is given with a cluster, or the folder contains arms that were
-            made with other settings.
+            made with other settings or in another environment.
         EnvironmentUnavailable: an arm ended early, or real episodes failed. The same call continues the experiment.
     """
     if cluster is not None and parallel != 1:
         raise InvalidInput("a cluster trains one arm on each of its CPUs: leave out --parallel or --cluster")
-    command = command or command_of(file.stem)
+    command = command or shlex.join(["dreamgym", "experiment", str(file)])
     plan = read_plan(file)
     if seeds is not None:
         plan = plan.model_copy(update={"seeds": plan.seeds[:seeds]})
     folder = run_folder(file, out)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     agree(plan, folder)
-    if not (folder / file.name).exists() or not file.samefile(folder / file.name):
-        shutil.copyfile(file, folder / file.name)
     with ExitStack() as opened:
         given = opened.enter_context(prepared_seeds(plan, folder))
         spec, real = given[0].spec, given[0].real
@@ -71,6 +79,12 @@ def compare(
         tested = plan.tested(tasks_of(spec, plan.test.split, real))
         plays = asyncio.run(check_apart(real, trained, tested))
         say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
+        check_environment(folder, spec, [*trained, *tested])
+        for prepared in given:
+            for arm in (one for named in plan.arm for one in named.trained()):
+                kept(prepared, arm)
+        if not (folder / file.name).exists() or not file.samefile(folder / file.name):
+            shutil.copyfile(file, folder / file.name)
         make: Make | None = None
         if cluster is not None:
             make, parallel = opened.enter_context(spread(cluster, plan, folder))
@@ -109,3 +123,21 @@ def agree(plan: Plan, folder: Path) -> None:
                 f"{folder} holds an experiment that differs in {changed} (see {there.name}): give another folder with "
                 "--out"
             )
+
+
+def check_environment(folder: Path, spec: EnvironmentSpec, tasks: Iterable[Task]) -> None:
+    """Keep what identifies the environment in the run folder. Raises InvalidInput if another one is kept there.
+
+    Only its description, tools and tasks identify it. Its code may change unseen. A folder of an earlier version keeps
+    nothing, so its results count as made in this environment.
+    """
+    # a version that adds a field with a default leaves the digest as it is
+    told = "\n".join(one.model_dump_json(exclude_defaults=True) for one in (spec, *tasks))
+    digest = hashlib.sha256(told.encode()).hexdigest()
+    file = folder / ENVIRONMENT
+    if file.exists() and json.loads(file.read_text(encoding="utf-8"))["description"] != digest:
+        raise InvalidInput(
+            f"{folder}: the description, tools or tasks of {spec.name!r} have changed since its results were made, so "
+            "that new ones do not compare: give another folder with --out"
+        )
+    write_whole(file, json.dumps({"environment": spec.name, "description": digest}) + "\n")

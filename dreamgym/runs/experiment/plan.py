@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import AliasChoices, Field, JsonValue, ValidationError, model_validator
+from pydantic import AliasChoices, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
@@ -28,8 +29,9 @@ class Play(Frozen):
     """Real episodes to play and record."""
 
     behaviour: str = Field(validation_alias=AliasChoices("behaviour", "agent"))
-    """A behaviour of the environment. Earlier published results call it `agent`."""
+    """A behaviour of the environment, such as `expert`. Earlier published results call it `agent`."""
     episodes: int = Field(ge=1)
+    """Number of episodes."""
     tasks: int = Field(ge=1)
     """Number of training tasks, from the first on, that are played in turn."""
     warm: bool = False
@@ -48,19 +50,24 @@ class WarmStart(Frozen):
     """Settings of the policy that all arms begin with, which is made from scratch and imitates recorded episodes."""
 
     policy: NewPolicy = "tiny"
+    """Kind of the policy, as in `dreamgym train --policy`: `tiny`, `pointer` or `pointer without marks`."""
     steps: int = Field(default=200, ge=1)
+    """Number of updates."""
     batch: int = Field(default=32, ge=1)
     """Number of episodes per update; for a pointer policy, number of steps."""
     learning_rate: float = Field(default=3e-3, gt=0)
+    """Learning rate of the first update."""
 
 
 class Fit(Frozen):
     """Settings with which `dreamgym fit` makes a model of a seed's recordings. Arms with equal settings share it."""
 
     base: str = "tiny"
+    """The model to begin with, as in `dreamgym fit --base`."""
     k: int = Field(default=2, ge=0)
     """Number of recorded transitions that the model is shown with each step."""
     steps: int = Field(ge=1)
+    """Number of updates."""
 
     @property
     def name(self) -> str:
@@ -72,11 +79,12 @@ class Arm(Frozen):
     """One way to make a policy. An arm with only a name is the warm start itself."""
 
     name: str = Field(min_length=1)
+    """The arm's name, in tables and for its folder."""
     behaviour: str | None = None
     """Behaviour of the environment, such as `random`, that plays in place of a policy."""
     train: JsonObject | None = None
-    """Settings of `dreamgym train`. Training starts from the warm start, from the arm in `after`, or from the `policy`
-    of these settings."""
+    """Settings of `dreamgym train`, with the defaults `stop = false`, `keep = "last"` and `dead_updates = 0`. Training
+    starts from the warm start, from the arm in `after`, or from the `policy` of these settings."""
     fit: Fit | None = None
     """Fitted experience model whose dream the arm trains in; only if `train` has no `model`."""
     after: str | None = None
@@ -85,12 +93,13 @@ class Arm(Frozen):
     """Learning rates to train with. The first two seeds try all of them. The arm gets the rate with the best last real
     probes on dev tasks in these seeds, and the other seeds train with that rate alone."""
     spoiled: Spoiled | None = None
-    """Makes the arm a control that must not help. In the recordings of its dream, the answers are shuffled, or the
-    calls and answers; or every recorded answer is a success, or none is."""
+    """Makes the arm a control that must not help, by what it does to the recordings of the arm's dream. `next states`
+    shuffles the answers among the steps; `calls and next states` shuffles the calls too; with `every reward` every
+    recorded step is a success, and with `no reward` none is."""
     spoiled_share: float = Field(default=1.0, gt=0, le=1)
-    """Share of the recorded steps that is shuffled."""
+    """Share of the recorded steps that `spoiled` shuffles."""
     recordings: int | None = Field(default=None, ge=1)
-    """Number of recorded episodes that the dream knows, drawn by the seed; None: all. A smaller draw is part of a
+    """Number of recorded episodes that the dream knows, drawn by the seed; without it, all. A smaller draw is part of a
     larger one."""
 
     @model_validator(mode="after")
@@ -154,14 +163,18 @@ class Measured(Frozen):
     """Settings of the test: the arms are compared in the real environment, on tasks that nothing else uses."""
 
     split: str = "test"
+    """Split of the tasks."""
     episodes: int = Field(default=500, ge=1)
+    """Number of tasks, taken from the end of the split; each is played once per seed."""
 
 
 class Comparison(Frozen):
     """A difference that the table shows, paired over seeds and tasks."""
 
     arm: str
+    """Name of an arm."""
     against: str
+    """Name of the arm that is subtracted from it."""
     goal: str = ""
     """The hoped-for result in words. The table shows it beside the measured one."""
 
@@ -170,22 +183,45 @@ class Plan(Frozen):
     """An experiment file."""
 
     title: str
+    """Heading of the report."""
     env: str
+    """The environment: a name, a folder, `module:function` or `file.py:function`, from the current folder."""
     seeds: tuple[int, ...] = Field(min_length=1)
+    """Seeds. Each arm is trained and measured with each of them."""
     recorded: tuple[Play | RecordedFile, ...] = Field(min_length=1)
+    """Real episodes, to play or from a file, that each seed begins with."""
     warm: WarmStart = WarmStart()
+    """The warm start."""
     test: Measured = Measured()
+    """The test."""
     held_out: str = ""
     """Only tasks whose id contains this text are tested, and only other tasks are recorded or read from files; empty:
     no such limit."""
     arm: tuple[Arm, ...] = Field(min_length=1)
+    """The arms, in the order of the table."""
     compare: tuple[Comparison, ...] = ()
+    """The differences that the second table shows."""
+
+    @field_validator("seeds")
+    @classmethod
+    def _each_once(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if twice := sorted({seed for seed in value if value.count(seed) > 1}):
+            raise ValueError(f"expected different seeds, got {', '.join(map(str, twice))} more than once")
+        return value
 
     @model_validator(mode="after")
     def _names(self) -> Self:
         names = [arm.name for arm in self.arm]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"two arms are called {', '.join(sorted(twice))}")
+        folders: dict[str, list[str]] = defaultdict(list)
+        for made in (one for arm in self.arm for one in arm.trained()):
+            folders[name_of(made)].append(made.name)
+        for folder, shared in folders.items():
+            if len(shared) > 1:
+                raise ValueError(
+                    f"arms {', '.join(map(repr, shared))} would have the same folder {folder!r}: rename one"
+                )
         trained: set[str] = set()
         for arm in self.arm:
             if arm.after is not None and arm.after not in trained:
@@ -236,6 +272,11 @@ class Plan(Frozen):
         return ", ".join(name for name in shared if getattr(self, name) != getattr(other, name)) or None
 
 
+def name_of(arm: Arm) -> str:
+    """Name of the arm's folder."""
+    return re.sub(r"\W+", "_", arm.name.lower()).strip("_")
+
+
 def flags(settings: Mapping[str, JsonValue], prefix: str = "") -> list[str]:
     """Settings as command line arguments of `dreamgym train`."""
 
@@ -264,7 +305,21 @@ def read_plan(file: Path) -> Plan:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file} is not valid TOML: {error}") from error
     except ValidationError as error:
-        raise InvalidInput(f"{file}: {first_reason(error)}") from error
+        raise InvalidInput(f"{file}: {_reason(error, given)}") from error
     for arm in (one for named in plan.arm for one in named.trained()):
-        _ = arm.settings
+        try:
+            _ = arm.settings
+        except InvalidInput as error:
+            raise InvalidInput(f"{file}: {error}") from error
     return plan
+
+
+def _reason(error: ValidationError, given: JsonObject) -> str:
+    """The first fault, with the name of its arm instead of the arm's number."""
+
+    def named(found: re.Match[str]) -> str:
+        arms = given["arm"]
+        arm = arms[int(found[1])] if isinstance(arms, list) else None
+        return f"arm {arm['name']!r}: " if isinstance(arm, dict) and "name" in arm else found[0]
+
+    return re.sub(r"^arm\.(\d+)(?:\.|: )", named, first_reason(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
+import os
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec, read_jsonl, real_of
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.files import write_whole
+from dreamgym.recordings.importers.assembly import redacted
+from dreamgym.redaction import redact_by
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
@@ -47,9 +51,7 @@ class Prepared:
         if not file.exists():
             played = [asyncio.run(self._played(number, play)) for number, play in enumerate(self.plan.plays)]
             played += [self._read(one.file) for one in self.plan.files]
-            part = file.with_suffix(".part")
-            part.write_text("".join(t.model_dump_json() + "\n" for some in played for t in some), encoding="utf-8")
-            part.rename(file)
+            write_whole(file, "".join(t.model_dump_json() + "\n" for some in played for t in some))
         return read_jsonl(file, Trajectory)
 
     @cached_property
@@ -132,7 +134,9 @@ class Prepared:
         say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.behaviour}")
         tasks = self.plan.recordable(tasks_of(self.spec, "train", self.real))[: play.tasks]
         seed = 1_000_000 * (self.seed + 1) + 100_000 * number
-        return await play_in_order(self.worlds, self.real.behaviours[play.behaviour], tasks, play.episodes, seed=seed)
+        behaviour, redact = self.real.behaviours[play.behaviour], redact_by(self.spec.redact)
+        played = await play_in_order(self.worlds, behaviour, tasks, play.episodes, seed=seed)
+        return [redacted(one, redact) for one in played]
 
     def _read(self, file: Path) -> list[Trajectory]:
         """The episodes of a file except of tested, probed and held-out tasks. Raises InvalidInput if there are none.
@@ -167,9 +171,15 @@ def database_folder(folder: Path) -> Path:
 
 @contextmanager
 def prepared_seeds(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
-    """The seeds of an experiment, with a database server for this folder, which stops when nobody uses it."""
+    """The seeds of an experiment, with a database server for this folder, which stops when nobody uses it.
+
+    Raises UnknownName before that if there is no such environment, or if it has no such behaviour.
+    """
     spec = load_spec(plan.env)
     real = real_of(spec)
+    played = {play.behaviour for play in plan.plays} | {arm.behaviour for arm in plan.arm if arm.behaviour is not None}
+    if unknown := played - set(real.behaviours):
+        raise UnknownName("behaviour", min(unknown), real.behaviours)
     server = EmbeddedServer.start(database_folder(folder))
     try:
         yield [Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real) for seed in plan.seeds]
@@ -179,10 +189,22 @@ def prepared_seeds(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock a folder against other threads and other experiments, so that its content is made only once."""
+    """Lock a folder against other threads and other experiments, so that its content is made only once.
+
+    The lock file contains the id of the process that has the lock. Waiting for another process is reported.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with (folder / ".lock").open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            if (holder := lock.read()) not in {"", str(os.getpid())}:
+                say(f"waiting for process {holder}, which works in {folder}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
         yield
 
 

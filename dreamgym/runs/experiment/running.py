@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
 from collections import Counter, defaultdict
@@ -23,7 +22,7 @@ from dreamgym.evaluation.rates import wilson
 from dreamgym.files import write_whole
 from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
-from dreamgym.runs.experiment.plan import Arm, Fit, Plan, flags
+from dreamgym.runs.experiment.plan import Arm, Fit, Plan, flags, name_of
 from dreamgym.runs.experiment.prepared import Prepared, alone
 from dreamgym.runs.experiment.process import check_interrupted, logged
 from dreamgym.runs.opening import tasks_of
@@ -77,7 +76,7 @@ class Result(Frozen):
     seconds: float
     """Seconds of training the policy, interrupted attempts included; fitting an experience model is not included."""
     dead_share: float | None
-    """Share of the played groups whose rollouts all had the same reward."""
+    """Share of the played groups whose known rewards are all the same."""
     curve: tuple[tuple[int, float], ...]
     """Number of updates, and success of the probe in the real environment after them."""
     inside: tuple[tuple[int, float], ...] = ()
@@ -120,7 +119,17 @@ def result(prepared: Prepared, arm: Arm, make: Make | None = None) -> Result:
             part = file.with_suffix(".part")
             part.write_text((make or _run)(prepared, arm).model_dump_json(), encoding="utf-8")
             part.rename(file)
-        found = Result.model_validate_json(file.read_text(encoding="utf-8"))
+    found = kept(prepared, arm)
+    assert found is not None, "it was made above"
+    return found
+
+
+def kept(prepared: Prepared, arm: Arm) -> Result | None:
+    """The arm's result that is in its folder; None if it is not there yet. Raises the InvalidInput of `result`."""
+    file = prepared.folder / name_of(arm) / RESULT
+    if not file.exists():
+        return None
+    found = Result.model_validate_json(file.read_text(encoding="utf-8"))
     made_by = found.made_by
     if made_by.train is not None:
         made_by = made_by.model_copy(update={"train": without_old_settings(made_by.train)})
@@ -180,11 +189,6 @@ def best_rate(arm: Arm, results: Mapping[str, Sequence[Result]]) -> Arm:
 def probed(some: Sequence[Result]) -> float:
     """Mean success of the last real probe over all seeds. A seed without a probe counts as -1, the worst."""
     return mean(one.curve[-1][1] if one.curve else -1.0 for one in some) if some else -1.0
-
-
-def name_of(arm: Arm) -> str:
-    """Name of the arm's folder."""
-    return re.sub(r"\W+", "_", arm.name.lower()).strip("_")
 
 
 def _run(prepared: Prepared, arm: Arm) -> Result:

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from dreamgym.errors import StoreError
 from dreamgym.replay import embedded
 from dreamgym.runs.cluster import workers
-from dreamgym.runs.experiment.plan import Arm, Fit, Plan
+from dreamgym.runs.experiment.plan import Arm, Fit, Plan, name_of
 from dreamgym.runs.experiment.prepared import Prepared, alone, database_folder, prepared_seeds
-from dreamgym.runs.experiment.running import RESULT, Make, Result, begins_with, fitted, name_of, result
+from dreamgym.runs.experiment.running import RESULT, Make, Result, begins_with, fitted, result
 
 LEFT = {"checkpoints", "best", ".lock"}
 """Names in a run folder that nobody needs once the run is done."""

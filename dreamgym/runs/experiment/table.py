@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from dreamgym.evaluation.rates import Rate, mean_over_seeds, paired_difference, shares
+from dreamgym.evaluation.rates import ROUNDING, Rate, mean_over_seeds, paired_difference, shares
 from dreamgym.runs.experiment.plan import Plan
 from dreamgym.runs.experiment.running import SEEDS_TRIED, Result, best_rate, probed
 from dreamgym.types import Frozen
@@ -52,7 +52,7 @@ def report(published: Published) -> str:
     apart = f"The tasks have `{plan.held_out}` in their id; no recording has one of them. " if plan.held_out else ""
     commits = ", ".join(sorted({one.commit for one in published.results}))
     over = (
-        "over seeds and tasks for success, over seeds for the rest"
+        "over seeds and tasks for success, over seeds for the rest (none if all seeds agree)"
         if max(len(some) for some in results.values()) > 1
         else "over tasks alone for success, because a single seed does not show how much seeds differ"
     )
@@ -72,7 +72,8 @@ def report(published: Published) -> str:
         "- *Real steps*, *dream steps*: mean number of steps per seed while training. The policy does not learn from "
         "probes, so their steps do not count.",
         "- *Answered by*: share of the dream's steps that each tier answered.",
-        "- *Dead groups*: share of the groups whose rollouts all had the same reward, so that they teach nothing.",
+        "- *Dead groups*: share of the groups whose known rewards are all the same. GRPO learns nothing from them; PPO "
+        "does.",
         "- *Area under the curve*: mean success in the real probes, over the updates of the policy.",
         "- *Seconds*: mean time of training per seed.",
         "",
@@ -120,7 +121,7 @@ def _arms(plan: Plan, results: Results) -> Iterator[str]:
             percent(mean_over_seeds(areas)) if areas else "",
             f"{mean(one.seconds for one in some):.0f}",
         )
-        yield f"| {' | '.join(cells)} |"
+        yield _row(cells)
 
 
 def _rates(published: Published) -> Iterator[str]:
@@ -144,7 +145,7 @@ def _rates(published: Published) -> Iterator[str]:
                 mark = ", taken" if one.name in chosen else ""
                 rate = (one.train or {})["learning_rate"]
                 dev = f"{100 * probed(some[:SEEDS_TRIED]):.1f} %"
-                yield f"| {arm.name} | {rate:g}{mark} | {dev} | {percent(success(some))} |"
+                yield _row((arm.name, f"{rate:g}{mark}", dev, percent(success(some))))
     yield ""
 
 
@@ -176,12 +177,12 @@ def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
         cells = (
             f"{one.arm} − {one.against}",
             points(difference(before, after)),
-            ", ".join(f"{value:+.1f}" for value in by_seed),
+            ", ".join(f"{value:+z.1f}" for value in by_seed),
             _differ(*_areas(before, after)),
             _differ([b.dead_share for b in before], [a.dead_share for a in after]),
             one.goal,
         )
-        yield f"| {' | '.join(cells)} |"
+        yield _row(cells)
 
 
 def answered_by(some: Sequence[Result]) -> Counter[str]:
@@ -192,7 +193,7 @@ def answered_by(some: Sequence[Result]) -> Counter[str]:
 def success(some: Sequence[Result]) -> Rate:
     """Mean success over seeds and tasks."""
     rate = paired_difference([[0.0] * len(one.outcomes) for one in some], [one.outcomes_N for one in some])
-    return rate.model_copy(update={"low": 0.0}) if rate.mean == 0 else rate  # no task was won: it cannot be less
+    return rate.model_copy(update={"low": max(0.0, rate.low), "high": min(1.0, rate.high)})
 
 
 def difference(before: Sequence[Result], after: Sequence[Result]) -> Rate:
@@ -234,6 +235,7 @@ def plot(published: Published, file: Path) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     shown = [arm.name for arm in plan.arm if results.get(arm.name)]
     colours = {name: mpl.colormaps["tab20"](row % 20) for row, name in enumerate(shown)}
@@ -251,9 +253,10 @@ def plot(published: Published, file: Path) -> None:
     left.set(xlabel="success in the real environment, by arm", yticks=range(len(shown)))
     left.set_yticklabels(shown)
     left.invert_yaxis()
-    title = "while training: real probes" + ("; dashed: in the dream" if has_room_for_dreams else "")
+    title = "real probes, in the arms' colours" + ("; dashed: in the dream" if has_room_for_dreams else "")
     right.set_title(title, fontsize="medium")
     right.set(xlabel="policy updates", ylabel="success")
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (left, right):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -272,16 +275,25 @@ def _draw(curves: Sequence[Sequence[tuple[int, float]]], axes: Any, colour: obje
     axes.plot(shared, means, line, color=colour, lw=2, marker="o" if line == "-" else "", ms=3)
 
 
+def _row(cells: Sequence[str]) -> str:
+    """A row of a Markdown table."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
 def percent(rate: Rate) -> str:
     """A proportion with its interval."""
-    return f"{100 * rate.mean:.1f} %{_bounds(rate, '.1f')}"
+    return f"{100 * rate.mean:.1f} %{_bounds(rate, 'z.1f', least=0.0)}"
 
 
 def points(rate: Rate) -> str:
-    """A difference with its interval, bold if that leaves out 0."""
-    mark = "**" if rate.low > 0 or rate.high < 0 else ""
-    return f"{mark}{100 * rate.mean:+.1f}{mark}{_bounds(rate, '+.1f')}"
+    """A difference of proportions with its interval, bold if that leaves out 0."""
+    bounds = _bounds(rate, "+z.1f", least=-1.0)
+    mark = "**" if bounds and (rate.low > 0 or rate.high < 0) else ""
+    return f"{mark}{100 * rate.mean:+z.1f}{mark}{bounds}"
 
 
-def _bounds(rate: Rate, form: str) -> str:
-    return f" [{100 * rate.low:{form}}, {100 * rate.high:{form}}]" if math.isfinite(rate.high) else ""
+def _bounds(rate: Rate, form: str, *, least: float) -> str:
+    """The interval between `least` and 1; empty for a single seed, and if all seeds agree by chance."""
+    if not math.isfinite(rate.high) or rate.high - rate.low < ROUNDING:
+        return ""
+    return f" [{100 * max(least, rate.low):{form}}, {100 * min(1.0, rate.high):{form}}]"

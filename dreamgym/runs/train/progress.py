@@ -44,17 +44,18 @@ class Progress:
         elif "loss" in line:
             self._learned = line
 
-    @property
-    def sentence(self) -> str:
-        """All rows in one line."""
-        return ", ".join(f"{name} {value}" for name, value in self.rows() if value)
+    def sentence(self, *names: str) -> str:
+        """The rows of these names in one line; without names, all rows."""
+        return ", ".join(f"{name} {value}" for name, value in self.rows() if value and (not names or name in names))
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Name and value of each figure that is shown."""
         if self._recent:
             yield "update", f"{_whole(self._recent[-1], 'step') + 1} of {self.steps}"
+            yield "means of the last", f"{len(self._recent)} updates" if len(self._recent) > 1 else ""
             known = [_number(line, "inside_success") for line in self._recent if line["inside_success"] is not None]
-            yield f"success in the {self.where}", f"{sum(known) / len(known):.0%}" if known else "unknown"
+            practice = "the dream" if self.where == "dream" else "real practice"
+            yield f"success in {practice}", f"{sum(known) / len(known):.0%}" if known else "unknown"
             yield "answered by", shares(tiers_of(self._recent))
         if self._probe is not None:
             shown = "unknown"
@@ -115,10 +116,13 @@ def shown(progress: Progress) -> Iterator[None]:
 
 
 def say_line(progress: Progress, line: JsonObject) -> None:
-    """Without a terminal, print a line for every fifth update and every probe."""
-    is_told = "real_success" in line or ("rollout_s" in line and _whole(line, "step") % 5 == 0)
-    if not sys.stderr.isatty() and is_told:
-        say(progress.sentence)
+    """Without a terminal, print a line for the first, each fifth after it and the last update, and for every probe."""
+    if sys.stderr.isatty():
+        return
+    if "real_success" in line:
+        say(progress.sentence("update", "success in reality"))
+    elif "rollout_s" in line and (_whole(line, "step") % 5 == 0 or _whole(line, "step") + 1 == progress.steps):
+        say(progress.sentence())
 
 
 def _values(line: JsonObject) -> list[float]:

@@ -30,7 +30,7 @@ from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.evaluation.setting import Setting
-from dreamgym.files import write_whole
+from dreamgym.files import make_folder, write_whole
 from dreamgym.runs import seed as seeding
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
@@ -164,7 +164,7 @@ class TrainRun:
             raise InvalidInput("in_process plays in one process: leave it out, or start without a launcher")
         if processes > 1 and config.algorithm in RECORDED:
             raise InvalidInput(f"{config.algorithm} learns from recordings in one process: start it without a launcher")
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         settings = out / "settings.json"
         if (out / "metrics.jsonl").exists() and settings.is_file():
             _check_same_play(out, json.loads(settings.read_text(encoding="utf-8")), config)
@@ -345,7 +345,7 @@ class TrainRun:
         return backing
 
     async def _tasks(self, backing: ServerAndStore | InProcess) -> tuple[list[Task], TaskGenerator | None]:
-        """The tasks to practise, and what varies them: nothing in the real environment, or if `share` is 0."""
+        """The tasks to practise, and what varies them: nothing in reality, or if `share` is less than one task."""
         from dreamgym.dream.load import load_llm
 
         if self.config.against is Against.REAL:
@@ -359,7 +359,12 @@ class TrainRun:
         episodes = settings.steps * settings.groups * settings.group_size
         alike = settings.group_size
         say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
-        if not settings.share:
+        if int(settings.share * settings.groups) == 0:
+            if settings.share:
+                say(
+                    f"no tasks are generated: --share {settings.share:g} of --groups {settings.groups} is less than "
+                    f"one task; give --groups {math.ceil(1 / settings.share)}, a larger --share, or --share 0 for none"
+                )
             return tasks, None
         if not {Part.EFFECTS, Part.STATE, Part.RETRIEVAL} & set(chosen.without):
             goals = goal_variation(self.spec, await mapped_worlds(self.spec, backing.store.buffer))

@@ -32,6 +32,8 @@ RETRIES = 2
 ASKED_ANEW = 2
 """Number of times that one question may find that the endpoint's parameters have changed."""
 CHARACTERS_PER_TOKEN = 4
+KEY_CHARACTERS = 8
+"""A key with fewer characters is likely a stand-in, and may occur in words by chance."""
 UNLIMITED_TOKENS = 4_096
 """Assumed maximum of tokens in an answer without a limit."""
 PROBE_TOKENS = 1_024
@@ -195,6 +197,16 @@ def thinking_tokens(found: Any) -> int:
     message = found.choices[0].message
     thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
     return len(thought) // CHARACTERS_PER_TOKEN + 1 if isinstance(thought, str) and thought else 0
+
+
+def without_key(text: str, key: str) -> str:
+    """The text with `***` in place of a key.
+
+    A short key, such as `x` for a server that needs none, is kept where it is part of a word.
+    """
+    if len(key) >= KEY_CHARACTERS:
+        return text.replace(key, "***")
+    return re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "***", text)
 
 
 class Endpoint:

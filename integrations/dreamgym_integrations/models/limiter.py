@@ -39,8 +39,10 @@ SLOW_GROWTH = 0.1
 """Growth of concurrent requests in the time of one answer, once it is known how many are too many."""
 SHORTEST_WAIT_S = 0.001
 """Shortest wait; a shorter one is a rounding error."""
-MEASURED_S = 600.0
+MEASURED_S = 1_800.0
 """Number of last seconds whose throughput is used for predictions."""
+TRUSTED_S = 1_000.0
+"""A throughput that was measured for this long predicts better than what is known of the limits."""
 
 Limit = Literal["requests", "tokens", "places"]
 """The kind of limit that a refusal is about: requests a minute, tokens a minute, or concurrent requests."""
@@ -72,6 +74,7 @@ class Pace:
     def wait_s(self, cost: float, now: float) -> float:
         """Seconds until there is room for a request of this cost."""
         if self.per_s == math.inf:
+            self.level, self.at = 0.0, now  # requests without a limit are no debt to a later one
             return 0.0
         self.level = min(self.capacity, self.level + (now - self.at) * self.current_per_s)
         self.at = now
@@ -129,10 +132,14 @@ class Throughput:
         while self.answers and self.answers[0][0] < now - MEASURED_S:
             self.answers.popleft()
 
+    @property
+    def lasted_s(self) -> float:
+        """Seconds of waiting between the first and the last of the answers."""
+        return self.answers[-1][1] - self.answers[0][1] if self.answers else 0.0
+
     def per_s(self) -> float | None:
         """Answers a second; None if too little was measured."""
-        lasted = self.answers[-1][1] - self.answers[0][1] if self.answers else 0.0
-        return (len(self.answers) - 1) / lasted if lasted >= WINDOW_S else None
+        return (len(self.answers) - 1) / self.lasted_s if self.lasted_s >= WINDOW_S else None
 
 
 class Limiter:
@@ -234,15 +241,18 @@ class Limiter:
             tokens_each: average tokens of one question with its answer.
             at_once: number of questions that are asked at the same time.
         """
-        seconds = [calls * self._latency_s / max(1.0, min(at_once, self._places))]
-        seconds += [
+        unlimited_s = calls * self._latency_s / max(1.0, min(at_once, self._places))
+        by_limits_s = max(
             calls / self._paces["requests"].per_s,
             calls * tokens_each / self._paces["tokens"].per_s,
-        ]
+        )
         measured = self._measured.per_s()
-        if measured is not None and max(self._held_s, key=lambda limit: self._held_s[limit]) == "places":
-            seconds.append(calls / measured)
-        return max(seconds)
+        if measured is None:
+            return max(unlimited_s, by_limits_s)
+        if self._measured.lasted_s >= TRUSTED_S:
+            return max(unlimited_s, calls / measured)
+        is_by_places = max(self._held_s, key=lambda limit: self._held_s[limit]) == "places"
+        return max(unlimited_s, by_limits_s, calls / measured if is_by_places else 0.0)
 
     def _wait(self, more: int) -> None:
         now = _now()
@@ -282,7 +292,10 @@ class Limiter:
                 self._paces[limit].waited_s += _now() - now
 
     def _slow_down(self) -> None:
-        """After a pause, continue at the rate or concurrency that the endpoint accepted before it."""
+        """After a pause, continue at the rate or concurrency that the endpoint accepted before it.
+
+        If at most one was accepted in the last minute, no rate is known. Then half as many requests are sent at once.
+        """
         limit, self._to_slow = self._to_slow, None
         window_ends = _now() if limit is None else self._slowed_at
         while self._turns and self._turns[0].sent_at < window_ends - WINDOW_S:
@@ -293,8 +306,13 @@ class Limiter:
         if limit == "places":
             at_once = sum(turn.ended_at > self._slowed_at for turn in taken)
             self._places, self._grows_fast = max(1.0, min(self._places, at_once)), False
+            return
+        worth = len(taken) if limit == "requests" else sum(turn.tokens for turn in taken)
+        if worth <= 1 and self._paces[limit].per_s == math.inf:
+            # too few answers to know a rate: send half as much at once, as after an overload
+            sent = sum(turn.sent_at <= self._slowed_at for turn in self._turns)
+            self._places, self._grows_fast = max(1.0, min(self._places, sent) / 2), True
         else:
-            worth = len(taken) if limit == "requests" else sum(turn.tokens for turn in taken)
             self._paces[limit].refuse(max(1.0, worth) / WINDOW_S)
 
 

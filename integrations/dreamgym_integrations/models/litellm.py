@@ -29,6 +29,7 @@ from dreamgym_integrations.models.endpoint import (
     most_of,
     text_of,
     thinking_tokens,
+    without_key,
 )
 from dreamgym_integrations.models.usage import usage_of
 
@@ -158,7 +159,7 @@ class LiteLLMModel:
         line = (str(error).splitlines() or [""])[0]
         for variable, value in os.environ.items():
             if variable.endswith("_API_KEY") and value:
-                line = line.replace(value, "***")
+                line = without_key(line, value)
         return f"failed: {type(error).__name__}: {line[:500]}"
 
 

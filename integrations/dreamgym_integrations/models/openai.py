@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -31,6 +31,7 @@ from dreamgym_integrations.models.endpoint import (
     most_of,
     text_of,
     thinking_tokens,
+    without_key,
 )
 from dreamgym_integrations.models.usage import usage_of
 
@@ -167,7 +168,7 @@ class OpenAIModel:
         import openai
 
         try:
-            await self._client.models.list()
+            await self._listed(self._client)
         except openai.APIStatusError as error:
             if error.status_code in {401, 403} or error.status_code >= 500:
                 raise self._unavailable(error) from None
@@ -182,7 +183,7 @@ class OpenAIModel:
 
         try:
             model = await self._chosen()
-        except (openai.OpenAIError, ValueError) as error:  # ValueError: a body that is not JSON
+        except (openai.OpenAIError, ValueError) as error:  # ValueError: a key that no header can contain
             raise self._unavailable(error) from None
         first = Capabilities() if self._base_url else Capabilities(limit="max_completion_tokens")
         return endpoint_of(self._where, model, self._key, first)
@@ -195,7 +196,6 @@ class OpenAIModel:
         async with call_through(self.meter, most_of(request)) as call:
             try:
                 raw = await self._client.chat.completions.with_raw_response.create(model=self._model or "", **request)
-                found = raw.parse()
             except openai.APIStatusError as error:
                 call.is_free = error.status_code in UNBILLED
                 raise self._sorted(error) from None
@@ -204,8 +204,12 @@ class OpenAIModel:
                 raise Busy(self._reason(error)) from None
             except (openai.OpenAIError, ValueError) as error:
                 raise Unreadable(self._reason(error)) from None
+            try:
+                found = raw.parse()
+            except ValueError:  # not JSON, though its type says so
+                found = None
             if not isinstance(found, ChatCompletion) or not found.choices:  # the client returns a page of text as it is
-                raise Unreadable(f"failed: expected a chat completion, got {self._without_key(raw.text)[:200]!r}")
+                raise Unreadable(self._unreadable("a chat completion", raw.text, raw.headers))
             call.answered(usage_of(found.usage))
         return EndpointAnswer(self._completion(found), thinking_tokens(found), raw.headers)
 
@@ -225,7 +229,7 @@ class OpenAIModel:
     async def _chosen(self) -> str:
         async with self._choosing:
             if self._model is None:
-                listed = [model.id async for model in self._client.with_options(max_retries=2).models.list()]
+                listed = await self._listed(self._client.with_options(max_retries=2))
                 if len(listed) != 1:
                     there = ", ".join(sorted(listed)) or "none"
                     raise EnvironmentUnavailable(
@@ -233,6 +237,16 @@ class OpenAIModel:
                     )
                 self._model = listed[0]
         return self._model
+
+    async def _listed(self, client: AsyncOpenAI) -> list[str]:
+        """The models that the endpoint lists. Raises EnvironmentUnavailable, and the errors of the openai client."""
+        raw = await client.models.with_raw_response.list()
+        try:
+            page = raw.parse()
+        except (AttributeError, ValueError):  # the client takes a text that is not JSON for a list of models
+            reason = self._unreadable("a list of models", raw.text, raw.headers)
+            raise EnvironmentUnavailable(f"{self.name} {reason}") from None
+        return [model.id async for model in page]
 
     def _completion(self, found: ChatCompletion) -> Completion:
         text, choice = text_of(found), found.choices[0]
@@ -258,8 +272,18 @@ class OpenAIModel:
             return "cannot be reached: is the server running?"
         return f"failed: {self._without_key(str(error))[:500]}"
 
+    def _unreadable(self, wanted: str, answer: str, headers: Mapping[str, str]) -> str:
+        """The part of an error message after the model's name, for an answer that is something else than wanted."""
+        begin = self._without_key(answer).strip()[:200]
+        reason = f"failed: expected {wanted}, got {begin!r}"
+        if not begin.startswith("<"):
+            return reason
+        kind = headers.get("content-type", "none")
+        mend = "check that the address is that of the API, which usually ends in /v1, and not of a proxy's login page"
+        return f"{reason}, which is HTML and not JSON (content type: {kind}): {mend}"
+
     def _without_key(self, text: str) -> str:
-        return text.replace(self._key, "***") if self._key else text
+        return without_key(text, self._key) if self._key else text
 
 
 def _never_arrived(error: openai.APIConnectionError) -> bool:

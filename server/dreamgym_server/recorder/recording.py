@@ -29,7 +29,7 @@ from dreamgym_server.recorder.secret_sources import MIN_LENGTH, secrets_of_envir
 from dreamgym_server.recorder.stdio_to_http import carry
 from dreamgym_server.recorder.stdio_to_stdio import pump
 from dreamgym_server.recorder.writer import Tape, append_event
-from dreamgym_server.running import running, stop_signal
+from dreamgym_server.running import bound, running, stop_signal
 
 
 class Recording:
@@ -43,8 +43,10 @@ class Recording:
         headers: header names with the variables that contain their values; sent to the URL with each request.
         dry_run: write nothing.
 
+    Nothing is written before `over_stdio` or `over_http`, which raise InvalidInput if the folder cannot be used.
+
     Raises:
-        InvalidInput: the folder, its redaction rules or the server cannot be used.
+        InvalidInput: the folder's redaction rules or the server cannot be used.
     """
 
     def __init__(
@@ -72,10 +74,9 @@ class Recording:
         if clean != real:
             verb = "would have" if dry_run else "has"
             _say(f"the server's address or command contains a secret; env.toml {verb} a placeholder instead")
-        if not dry_run:
-            if headers:
-                clean["headers"] = dict(headers)  # names of variables, which the rules would take for secrets
-            start_folder(folder, name, clean)
+        if headers:
+            clean["headers"] = dict(headers)  # names of variables, which the rules would take for secrets
+        self._name, self._real, self._is_started = name, clean, False
         self.tape = Tape(self._recordings, redactor, server=name)
         self._said: set[str] = set()
         """Messages about the folder that have been printed."""
@@ -83,6 +84,7 @@ class Recording:
     def over_stdio(self, run: str | None) -> int:
         """Serve the agent over stdin and stdout until it leaves or the server ends; return the exit code."""
         run = checked(run) if run else new_run()
+        self._start()
         if self._command:
             return pump(self._command, self.tape, run, environ=_child_environment())
         assert self._url is not None
@@ -92,6 +94,8 @@ class Recording:
         self, *, host: str, port: int, token: str | None, allowed_hosts: Iterable[str], idle_s: float
     ) -> int:
         """Serve agents over HTTP until Ctrl-C or SIGTERM; return the exit code."""
+        bound(host, port).close()  # a port in use must not leave a new folder behind
+        self._start()
         upstream: Upstream
         if self._command:
             upstream = Bridge(self._command, self.tape, environ=_child_environment())
@@ -108,6 +112,11 @@ class Recording:
             await stopped.wait()
             upstream.stop()
         return 0
+
+    def _start(self) -> None:
+        if self._folder is not None:
+            start_folder(self._folder, self._name, self._real)
+        self._is_started = True
 
     def build(self) -> None:
         """Bring the environment folder up to date with its recordings, and print what was left out of it and why.
@@ -133,8 +142,10 @@ class Recording:
                 _say(message)
 
     def close(self) -> None:
-        """Write the remaining events, bring the folder up to date, and print a summary."""
+        """Write the remaining events, bring the folder up to date, and print a summary, unless nothing was started."""
         summary = self.tape.close()
+        if not self._is_started:
+            return
         if self.tape.preview is not None:
             _say(self.tape.preview.text)
             return

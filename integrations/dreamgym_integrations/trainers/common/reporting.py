@@ -52,9 +52,17 @@ def _wandb(out: Path, config: JsonObject) -> Iterator[Report]:
 
 
 def numbers(line: JsonObject) -> dict[str, float]:
-    """The numbers of a line of the record, which can be drawn as curves."""
+    """The numbers of a line of the record, which can be drawn as curves.
+
+    Each tier's number of steps is `tiers/NAME`. `values` is the mean value of the groups that have one.
+    """
+    tiers, values = line.get("tiers"), line.get("values")
+    flat = {**line, **({f"tiers/{name}": steps for name, steps in tiers.items()} if isinstance(tiers, dict) else {})}
+    known = [float(str(value)) for value in values if value is not None] if isinstance(values, list) else []
+    if known:
+        flat["values"] = sum(known) / len(known)
     return {
         name: float(value)
-        for name, value in line.items()
+        for name, value in flat.items()
         if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
     }

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dreamgym_client.control import ControlClient, EpisodeState, Started
 from dreamgym_client.playing import begin, stop
+from pydantic import JsonValue
 
 from dreamgym.episode import Agent
 from dreamgym.errors import DreamGymError
@@ -54,6 +55,7 @@ class AgentPlayer:
         url: address of the environment's server, with its token; the agent gets only the URL of its episode.
         env: name of the environment on that server.
         limit_s: an agent that takes longer is stopped.
+        redact: redacts the texts of the agent's exceptions by the environment's rules; None if it has none.
     """
 
     def __init__(
@@ -65,10 +67,11 @@ class AgentPlayer:
         url: str,
         env: str,
         limit_s: float = LIMIT_S,
+        redact: Callable[[JsonValue], JsonValue] | None = None,
     ) -> None:
         self._agent, self._policy, self._codec = agent, policy, codec
         self._url, self._env = url, env
-        self._limit_s = limit_s
+        self._limit_s, self._redact = limit_s, redact
         self._logged: set[str] = set()
         """Kinds of crashes that the policy caused; each is logged once."""
 
@@ -170,7 +173,8 @@ class AgentPlayer:
             error = error.exceptions[0]
         if error is None:
             return None
-        reason = (str(error).strip().splitlines() or [""])[0]
+        text = str(error) if self._redact is None else str(self._redact(str(error)))
+        reason = (text.strip().splitlines() or [""])[0]
         return f"the agent failed before its episode was over: {type(error).__name__}: {reason}"
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import Agent
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
+from dreamgym.redaction import redact_by
 from dreamgym.training.rollout import Generation, Rollout, Segment
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
 from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer, seed_of_answer
@@ -79,7 +80,8 @@ async def replay_through_agent(
     for start in range(0, len(trajectories), BATCH):
         some = trajectories[start : start + BATCH]
         words_BN = [_words(codec, trajectory) for trajectory in some]
-        player = AgentPlayer(agent, _RecordedPolicy(codec, words_BN), codec, url=url, env=spec.name)
+        policy = _RecordedPolicy(codec, words_BN)
+        player = AgentPlayer(agent, policy, codec, url=url, env=spec.name, redact=redact_by(spec.redact))
         rollouts += await player.play(
             [trajectory.task for trajectory in some],
             groups=[""] * len(some),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
 from dreamgym.types import Trajectory
 from dreamgym_integrations.trainers.policy.pointer.create import create_pointer_policy
 from dreamgym_integrations.trainers.policy.sft import clone
@@ -34,6 +35,12 @@ def create_policy(
     """
     if named.startswith(POINTER):
         create_pointer_policy(spec, trajectories, folder, seed=seed, marks=named == POINTER)
+    elif spec.text_argument is None:
+        offered = ", ".join(sorted(str(tool["name"]) for tool in spec.tools))
+        raise InvalidInput(
+            f"a tiny policy acts with one tool that takes one text, and {spec.name!r} has {offered}: use the folder of "
+            "a language model"
+        )
     else:
         create_tiny_policy(trajectories, folder, seed=seed)
 

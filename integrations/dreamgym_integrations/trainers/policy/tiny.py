@@ -73,7 +73,7 @@ def _commands(trajectory: Trajectory) -> Iterable[str]:
         if len(transition.action.arguments) != 1 or not isinstance(argument, str):
             raise InvalidInput(
                 "a tiny policy can call only tools with one text argument, not "
-                f"{transition.action.canonical()}: use a language model"
+                f"{transition.action.canonical()}: use the folder of a language model"
             )
         yield argument
 

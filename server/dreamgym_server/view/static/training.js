@@ -109,7 +109,7 @@ function charts(found, given, played) {
     lineChart("Success over updates", success, { share: true, onpick: pick, note }),
     rollouts(found, given, played),
     ...found.map((run) => shareChart(of(run, "Steps by who answered"), run.updates.map((one) => ({ x: one.step + 1, shares: one.tiers })), (name) => `tier-${name}`)),
-    lineChart("Dead groups", found.map((run, index) => line(run, index, "share of the groups", (one) => (one.groups ? one.dead_groups / one.groups : undefined))), { share: true, note: "All attempts at the task had the same reward, so there is nothing to learn from." }),
+    lineChart("Dead groups", found.map((run, index) => line(run, index, "share of the groups", (one) => (one.groups ? one.dead_groups / one.groups : undefined))), { share: true, note: "All known rewards of the attempts at a task are the same: GRPO learns nothing from them, PPO does." }),
     lineChart("Refused actions", found.map((run, index) => line(run, index, "share of the actions", (one) => one.refused_share)), { share: true, note: "Actions that the environment answered with an error." }),
     lineChart("Length of an episode", found.map((run, index) => line(run, index, "mean steps", (one) => one.mean_steps))),
     ...["loss", "kl", "entropy"].map((name) => lineChart({ loss: "Loss", kl: "KL divergence from the start policy", entropy: "Entropy" }[name], found.map((run, index) => ({ name: of(run, name), className: `series-${index}`, points: run.learned.filter((one) => typeof one[name] === "number").map((one) => [one.step, one[name]]) })))),

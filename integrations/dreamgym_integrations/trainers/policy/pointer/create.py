@@ -51,6 +51,13 @@ def create_pointer_policy(
     forms = [] if reader_of(spec) is not None else learn_forms(spec, recorded)
     reader = reader_for(spec, forms)
     verbs, values = learn_verbs(recorded, reader), [*reader.schema.values]
+    if not any(verb.points_at for verb in verbs):
+        offered = ", ".join(sorted(str(tool["name"]) for tool in reader.tools)) or "none"
+        others = "" if spec.text_argument is None else "--policy tiny or "
+        raise InvalidInput(
+            f"no recorded call of the reader's tools ({offered}) has an entity that the reader knows as an argument, "
+            f"so a policy cannot point at entities: use {others}the folder of a language model"
+        )
     known, state_map = Counter[str](), StateMap(reader.schema, marks=marks)
     for trajectory in recorded:
         for step in with_readings(trajectory, reader).transitions:

@@ -14,7 +14,6 @@ from statistics import fmean
 
 from pydantic import Field, JsonValue
 
-from dreamgym.errors import InvalidInput
 from dreamgym.reading import Reader, with_readings
 from dreamgym.state import StateSchema, as_object, parsed
 from dreamgym.types import Frozen, JsonObject, ToolCall, Trajectory
@@ -69,9 +68,6 @@ def learn_verbs(trajectories: Iterable[Trajectory], reader: Reader) -> list[Verb
 
     A tool that nobody used has no verb. Nor has a tool whose calls changed the known state in at most a tenth of the
     cases, if any call did: a policy that sees only the known state has no reason to call it.
-
-    Raises:
-        InvalidInput: no recorded call has an entity of the reader as an argument.
     """
     used: dict[str, list[_Used]] = defaultdict(list)
     for trajectory in trajectories:
@@ -84,13 +80,7 @@ def learn_verbs(trajectories: Iterable[Trajectory], reader: Reader) -> list[Verb
     if any(one.changed for calls in used.values() for one in calls):
         used = {tool: calls for tool, calls in used.items() if fmean(one.changed for one in calls) > 1 - SHARE}
     offered = {str(tool["name"]) for tool in reader.tools}
-    verbs = [verb for tool in sorted(used.keys() & offered) for verb in _verbs_of(tool, used[tool], reader.schema)]
-    if not any(verb.points_at for verb in verbs):
-        raise InvalidInput(
-            f"no recorded call of the reader's tools ({', '.join(sorted(offered)) or 'none'}) has an entity that the "
-            "reader knows as an argument, so a policy cannot point at entities: use --policy tiny or a language model"
-        )
-    return verbs
+    return [verb for tool in sorted(used.keys() & offered) for verb in _verbs_of(tool, used[tool], reader.schema)]
 
 
 class _Used:
