@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,25 +25,37 @@ needs_litellm = pytest.mark.skipif(
 KEY = "sk-very-secret"
 
 ASK = """
-import asyncio, os, sys
+import asyncio, json, os, sys
 from dreamgym.llm import Message
-from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.dream.load import load_llm
-assert "litellm" not in sys.modules
-model = load_llm(sys.argv[1])
-assert model.name == sys.argv[1].removeprefix("litellm:")
 schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
-async def main():
+async def asked(named):
+    model = load_llm(named)
+    assert model.name == named.removeprefix("litellm:")
     try:
         messages = [Message(role="system", content="rules"), Message(role="user", content="hi")]
         answer = await model.complete(messages, schema=schema, max_tokens=7, seed=3)
-        print(answer.model_dump_json(include={"text", "finish_reason", "prompt_tokens", "completion_tokens"}))
+        return answer.model_dump_json(include={"text", "finish_reason", "prompt_tokens", "completion_tokens"})
     except EnvironmentUnavailable as error:
-        print(error)
-    await model.close()
-asyncio.run(main())
-assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
+        return str(error)
+    finally:
+        await model.close()
+assert "litellm" not in sys.modules
+for line in sys.stdin:
+    named, variables = json.loads(line)
+    os.environ.update(variables)
+    try:
+        said = asyncio.run(asked(named))
+    except InvalidInput as error:
+        said = str(error)
+    for name in variables:
+        del os.environ[name]
+    assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
+    print(json.dumps(said), flush=True)
 """
+"""Asks the models that it reads. It imports litellm, which takes seconds, only once."""
+Asked = Callable[..., Awaitable[str]]
 
 
 def environ(**variables: str) -> dict[str, str]:
@@ -51,19 +64,30 @@ def environ(**variables: str) -> dict[str, str]:
     return {**kept, **variables}
 
 
-async def asked(model: str, **variables: str) -> str:
-    """Run the script with a model, and return what it prints."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", ASK, model, env=environ(**variables), stdout=-1, stderr=-1
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
-    return out.decode().strip()
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Asked]:
+    """Asks a model in the process that runs the script, with some variables; gives its answer or the error."""
+    command = [sys.executable, "-c", ASK]
+    with subprocess.Popen(command, env=environ(), stdin=-1, stdout=-1, text=True) as process:
+        given, told = process.stdin, process.stdout
+        assert given is not None
+        assert told is not None
+
+        def answer(model: str, variables: dict[str, str]) -> str:
+            print(json.dumps([model, variables]), file=given, flush=True)
+            return str(json.loads(told.readline()))
+
+        async def ask(model: str, **variables: str) -> str:
+            return await asyncio.to_thread(answer, model, variables)
+
+        yield ask
+        given.close()
+        assert process.wait() == 0
 
 
 @needs_litellm
 @pytest.mark.anyio
-async def test_litellm_asks_a_server_and_its_answer_counts_tokens() -> None:
+async def test_litellm_asks_a_server_and_its_answer_counts_tokens(asked: Asked) -> None:
     async with server(lambda _: said('{"a": 1}')) as (url, bodies):
         answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
     counts = {"prompt_tokens": 5, "completion_tokens": 3}
@@ -77,7 +101,7 @@ async def test_litellm_asks_a_server_and_its_answer_counts_tokens() -> None:
 
 @needs_litellm
 @pytest.mark.anyio
-async def test_a_server_that_refuses_is_unavailable_and_the_key_is_not_shown() -> None:
+async def test_a_server_that_refuses_is_unavailable_and_the_key_is_not_shown(asked: Asked) -> None:
     from test_openai import refused
 
     async with server(lambda _: refused(401, f"Incorrect API key provided: {KEY}")) as (url, _):
@@ -98,7 +122,9 @@ def test_a_key_is_masked_before_a_long_error_is_cut(monkeypatch: pytest.MonkeyPa
     [None, pytest.param(Windows(2, retry_after_s=0.2, every_s=0.4), marks=pytest.mark.long)],
     ids=["free", "limited"],
 )
-async def test_litellm_waits_for_a_reasoning_model_and_leaves_room_for_its_thoughts(limit: Windows | None) -> None:
+async def test_litellm_waits_for_a_reasoning_model_and_leaves_room_for_its_thoughts(
+    limit: Windows | None, asked: Asked
+) -> None:
     limited: dict[str, Any] = {} if limit is None else {"before": limit}
     endpoint = FakeEndpoint(**limited, refuses=REASONING, thinks=lambda number: 2_000, seconds=0)
     async with serving(endpoint) as url:
@@ -111,7 +137,7 @@ async def test_litellm_waits_for_a_reasoning_model_and_leaves_room_for_its_thoug
 
 @needs_litellm
 @pytest.mark.anyio
-async def test_the_rules_and_the_history_are_marked_for_anthropics_prompt_cache() -> None:
+async def test_the_rules_and_the_history_are_marked_for_anthropics_prompt_cache(asked: Asked) -> None:
     asked_of_it: list[dict[str, Any]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -145,14 +171,10 @@ def test_a_longer_history_begins_with_the_blocks_that_the_shorter_one_was_cached
     ]
 
 
+UNKNOWN = "model 'nosuchprovider/x': litellm does not know the provider 'nosuchprovider'"
+
+
 @needs_litellm
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        ("nosuchprovider/x", "model 'nosuchprovider/x': litellm does not know the provider 'nosuchprovider'"),
-        ("anthropic/x", "model 'anthropic/x' needs a key of anthropic: set ANTHROPIC_API_KEY"),
-    ],
-)
 @pytest.mark.parametrize(
     "verb",
     [
@@ -161,22 +183,32 @@ def test_a_longer_history_begins_with_the_blocks_that_the_shorter_one_was_cached
     ],
     ids=["serve", "check"],
 )
-def test_a_model_that_cannot_work_is_refused_at_the_start(
-    model: str, reason: str, verb: tuple[str, ...], dsn: str
-) -> None:
-    command = [sys.executable, "-m", "dreamgym", *verb, "--model", model]
+def test_a_model_that_cannot_work_is_refused_at_the_start(verb: tuple[str, ...], dsn: str) -> None:
+    command = [sys.executable, "-m", "dreamgym", *verb, "--model", "nosuchprovider/x"]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environ(DREAMGYM_DSN=dsn, DREAMGYM_ENCODER="trigram"), check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"dreamgym: {reason}" in done.stderr
+    assert f"dreamgym: {UNKNOWN}" in done.stderr
 
 
 @needs_litellm
-def test_credentials_that_may_come_from_elsewhere_are_not_asked_for_at_the_start() -> None:
-    script = "from dreamgym.dream.load import load_llm; print(load_llm('bedrock/x').name)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ(), check=True)
-    assert done.stdout == "bedrock/x\n"
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("nosuchprovider/x", UNKNOWN),
+        ("anthropic/x", "model 'anthropic/x' needs a key of anthropic: set ANTHROPIC_API_KEY"),
+    ],
+)
+async def test_a_model_that_cannot_work_names_what_it_lacks(model: str, reason: str, asked: Asked) -> None:
+    assert (await asked(model)).startswith(reason)
+
+
+@needs_litellm
+@pytest.mark.anyio
+async def test_credentials_that_may_come_from_elsewhere_are_not_asked_for_at_the_start(asked: Asked) -> None:
+    assert (await asked("bedrock/x")).startswith("bedrock/x failed: ")
 
 
 @pytest.mark.skipif(INSTALLED, reason="litellm is installed")
