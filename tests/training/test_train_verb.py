@@ -156,7 +156,7 @@ def test_a_policy_does_not_learn_from_answers_below_the_least_confidence(
 ) -> None:
     fill(dsn, lamp_recordings[:3])
     values = []
-    for number, options in enumerate((("0.2",), ("0.9",), ("0.9", *IN_PROCESS))):
+    for number, options in enumerate((("0.2", *IN_PROCESS), ("0.9",), ("0.9", *IN_PROCESS))):
         out = tmp_path / str(number)
         more = ("--steps", "1", "--probe", "0", *unsure(tmp_path), "--least-confidence", *options)
         code, said = train(*DREAM, *more, "--out", str(out))
@@ -209,7 +209,10 @@ def misled(dsn: str, lamp_recordings: list[Trajectory]) -> None:
     fill(dsn, [inverted(trajectory) for trajectory in lamp_recordings[:32]])
 
 
-WORSE = (*DREAM, "--steps", "40", "--groups", "8", "--group-size", "8", "--learning-rate", "3e-3", "--share", "0")
+WORSE = (
+    *(*DREAM, *IN_PROCESS, "--steps", "40", "--groups", "8", "--group-size", "8"),
+    *("--learning-rate", "3e-3", "--share", "0"),
+)
 PROBES = ("--probe", "24", "--probe-every", "5")
 
 
@@ -316,7 +319,7 @@ def test_a_run_is_not_resumed_with_another_simulator_agent_or_environment(
     train: Command, recorded: Sequence[Trajectory], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    code, said = train(*DREAM, "--steps", "1", "--out", str(out))
+    code, said = train(*DREAM, *IN_PROCESS, "--steps", "1", "--out", str(out))
     assert code == 0, said
     settings = (out / "settings.json").read_text()
     for options, changed in (
@@ -336,7 +339,7 @@ def test_a_run_is_not_resumed_with_probes_of_another_number_of_tasks(
     train: Command, recorded: Sequence[Trajectory], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    usual = (*DREAM, "--steps", "1", "--out", str(out))
+    usual = (*DREAM, *IN_PROCESS, "--steps", "1", "--out", str(out))
     assert train(*usual)[0] == 0
     record = (out / "metrics.jsonl").read_text()
     for probe in ("3", "0"):
