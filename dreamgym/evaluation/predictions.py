@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
-from pydantic import JsonValue
-
 from dreamgym.dream import confidence
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import ExperienceModel, Part
@@ -21,11 +19,11 @@ from dreamgym.embedding import Encoder
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished
 from dreamgym.evaluation.calls import Compared, compared
+from dreamgym.redaction import Redact
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.tools import Tools
 from dreamgym.types import Provenance, StepResult, Tier, Trajectory, Transition
 
-Redact = Callable[[JsonValue], JsonValue]
 MakeDream = Callable[[], DreamEnvironment]
 One = TypeVar("One")
 

@@ -8,7 +8,8 @@ who records.
 from __future__ import annotations
 
 from dreamgym.redaction.placeholder import load_key
-from dreamgym.redaction.redactor import Redactor, redact_by
+from dreamgym.redaction.redactor import Redact, Redactor, redact_by
 from dreamgym.redaction.rules import RedactionRules
+from dreamgym.redaction.trajectory import redacted
 
-__all__ = ["RedactionRules", "Redactor", "load_key", "redact_by"]
+__all__ = ["Redact", "RedactionRules", "Redactor", "load_key", "redact_by", "redacted"]

@@ -57,6 +57,7 @@ MAX_LEARNED = 200
 Rule = Callable[[str], Iterable[Find]]
 _FORMS: tuple[Rule, ...] = (forms.prefixed, forms.kingfisher)
 Json = TypeVar("Json", str, JsonValue)
+Redact = Callable[[JsonValue], JsonValue]
 
 
 class Redactor:
@@ -310,7 +311,7 @@ class Redactor:
         return any(pattern.fullmatch(found) for pattern in self._allowed)
 
 
-def redact_by(rules: RedactionRules | None) -> Callable[[JsonValue], JsonValue] | None:
+def redact_by(rules: RedactionRules | None) -> Redact | None:
     """A function that redacts values with this user's key; None if there are no rules."""
     return None if rules is None else Redactor(rules, key=load_key()).value
 

@@ -28,8 +28,7 @@ from dreamgym.evaluation.report import CHECK_FILE, CheckReport, FidelityReport, 
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.files import write_whole
-from dreamgym.recordings.importers.assembly import redacted
-from dreamgym.redaction import redact_by
+from dreamgym.redaction import redact_by, redacted
 from dreamgym.replay.grouped import as_line
 from dreamgym.runs.cluster import Crew, workers
 from dreamgym.runs.console import now_and_then

@@ -10,7 +10,6 @@ from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
-from dreamgym.recordings.importers.assembly import Redact
 from dreamgym.recordings.importers.folder import (
     defined_tools,
     has_tools,
@@ -18,7 +17,7 @@ from dreamgym.recordings.importers.folder import (
     removed_on_failure,
     write_episodes,
 )
-from dreamgym.redaction import redact_by
+from dreamgym.redaction import Redact, redact_by
 from dreamgym.runs.console import listed, say
 from dreamgym.runs.opening import open_store
 from dreamgym.runs.seed import claim, folder_of

@@ -21,7 +21,7 @@ from dreamgym.episode import play
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, MissingPackage
 from dreamgym.evaluation.episodes import WORKERS, play_many
 from dreamgym.files import open_alone, write_whole
-from dreamgym.recordings.importers.assembly import Redact, redacted
+from dreamgym.redaction import Redact, redacted
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.runs.console import now_and_then, say
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory

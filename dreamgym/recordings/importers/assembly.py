@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 from dreamgym.environment import EnvironmentSpec, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.recordings.importers.base import Command, Found, ImportedEpisode, Skipped
+from dreamgym.redaction import Redact, redacted
 from dreamgym.replay.keys import check_storable
 from dreamgym.schema import fault_under
 from dreamgym.types import (
@@ -30,7 +31,6 @@ from dreamgym.types import (
     Transition,
 )
 
-Redact = Callable[[JsonValue], JsonValue]
 RESPOND = "respond"
 """The tool by which an agent speaks to its user, in environments that have one."""
 
@@ -107,31 +107,6 @@ class _Unusable(Exception):
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(reason)
         self.where = where
-
-
-def redacted(trajectory: Trajectory, redact: Redact | None) -> Trajectory:
-    """The trajectory with all texts redacted, ids and names of models too; without a function, it is unchanged.
-
-    Names of environments and tools are kept.
-    """
-    if redact is None:
-        return trajectory
-    row = trajectory.model_dump(mode="json")
-    actions = [transition["action"] for transition in row["transitions"]]
-    parts = [
-        (("id", "world", "answer", "error"), row),
-        (("id", "parent_id", "instruction", "initial_state", "metadata"), row["task"]),
-        *((("model", "retrieved"), transition["provenance"]) for transition in row["transitions"]),
-        *((("state", "next_state", "reasoning"), transition) for transition in row["transitions"]),
-        *((tuple(name for name in action if name != "name"), action) for action in actions),
-        *((("observation", "info"), transition["result"]) for transition in row["transitions"]),
-    ]
-    # as one value, so that what one part marks as a secret is taken out of the others too
-    clean = redact([{name: part[name] for name in fields} for fields, part in parts])
-    assert isinstance(clean, list)
-    for (_, part), said in zip(parts, clean, strict=True):
-        part.update(said)
-    return Trajectory.model_validate(row)
 
 
 def _check(trajectory: Trajectory, spec: EnvironmentSpec, where: str) -> None:

@@ -8,7 +8,7 @@ import json
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +19,7 @@ from dreamgym.files import make_folder, write_whole
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.apart import check_apart
 from dreamgym.runs.experiment.plan import Plan, read_plan
-from dreamgym.runs.experiment.prepared import prepared_seeds
+from dreamgym.runs.experiment.prepared import Prepared, prepared_seeds
 from dreamgym.runs.experiment.process import begin, interrupt
 from dreamgym.runs.experiment.running import Make, Result, kept, queued
 from dreamgym.runs.experiment.spread import spread
@@ -74,15 +74,7 @@ def compare(
     agree(plan, folder)
     with ExitStack() as opened:
         given = opened.enter_context(prepared_seeds(plan, folder))
-        spec, real = given[0].spec, given[0].real
-        trained = [task for split in ("train", "dev") for task in tasks_of(spec, split, real)]
-        tested = plan.tested(tasks_of(spec, plan.test.split, real))
-        plays = asyncio.run(check_apart(real, trained, tested))
-        say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
-        check_environment(folder, spec, [*trained, *tested])
-        for prepared in given:
-            for arm in (one for named in plan.arm for one in named.trained()):
-                kept(prepared, arm)
+        check_seeds(plan, given, folder)
         if not (folder / file.name).exists() or not file.samefile(folder / file.name):
             shutil.copyfile(file, folder / file.name)
         make: Make | None = None
@@ -113,6 +105,22 @@ def compare(
         finally:
             pool.shutdown(cancel_futures=True)
         return text
+
+
+def check_seeds(plan: Plan, given: Sequence[Prepared], folder: Path) -> None:
+    """Raises InvalidInput if a test world occurs in training, or if the folder's results do not compare with new ones.
+
+    They do not if they were made in another environment or with other settings.
+    """
+    spec, real = given[0].spec, given[0].real
+    trained = [task for split in ("train", "dev") for task in tasks_of(spec, split, real)]
+    tested = plan.tested(tasks_of(spec, plan.test.split, real))
+    plays = asyncio.run(check_apart(real, trained, tested))
+    say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
+    check_environment(folder, spec, [*trained, *tested])
+    for prepared in given:
+        for arm in (one for named in plan.arm for one in named.trained()):
+            kept(prepared, arm)
 
 
 def agree(plan: Plan, folder: Path) -> None:

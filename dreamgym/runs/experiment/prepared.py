@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec, read_jsonl, real_of
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.files import write_whole
-from dreamgym.recordings.importers.assembly import redacted
-from dreamgym.redaction import redact_by
+from dreamgym.redaction import redact_by, redacted
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dreamgym_client.control import ControlClient, EpisodeState, Started
 from dreamgym_client.playing import begin, stop
-from pydantic import JsonValue
 
 from dreamgym.episode import Agent
 from dreamgym.errors import DreamGymError
+from dreamgym.redaction import Redact
 from dreamgym.training.rollout import Policy, Rollout, draw_seed
 from dreamgym.types import StopReason, Task
 from dreamgym_integrations.trainers.policy.conversation import SpokenCodec
@@ -67,7 +67,7 @@ class AgentPlayer:
         url: str,
         env: str,
         limit_s: float = LIMIT_S,
-        redact: Callable[[JsonValue], JsonValue] | None = None,
+        redact: Redact | None = None,
     ) -> None:
         self._agent, self._policy, self._codec = agent, policy, codec
         self._url, self._env = url, env
