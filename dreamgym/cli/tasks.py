@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import Budget, EnvName
-from dreamgym.environment import load_spec
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.runs.console import say
+from dreamgym.runs.opening import seeded
 from dreamgym.runs.spending import spending
 from dreamgym.runs.tasks import Sort, TaskRow, generate_tasks, in_order, list_tasks
 
@@ -42,9 +43,13 @@ def tasks(
 
     Example: dreamgym tasks coin --sort value --json
     """
-    spec = load_spec(env)
+
+    async def known() -> tuple[EnvironmentSpec, list[TaskRow]]:
+        spec = await seeded(env)
+        return spec, await (generate_tasks(spec, generate, model=model) if generate else list_tasks(spec))
+
     with spending(budget):
-        listed = asyncio.run(generate_tasks(spec, generate, model=model) if generate else list_tasks(spec))
+        spec, listed = asyncio.run(known())
     if as_json:
         typer.echo(json.dumps([task.model_dump(mode="json") for task in in_order(listed, sort)], indent=2))
     elif listed:

@@ -22,6 +22,7 @@ from dreamgym.runs.opening import (
     open_store,
     open_worlds,
     real_for,
+    seeded,
     served,
     tasks_of,
     with_recorded_starts,
@@ -73,7 +74,10 @@ async def collect(
         InvalidInput: an agent has no chat model, there are no tasks, or another collection writes to `out`.
         EnvironmentUnavailable: no episode could be played, or too many failed in a row.
     """
-    spec, where = load_spec(env) if isinstance(env, str) else env, Against(against)
+    where = Against(against)
+    spec = load_spec(env) if isinstance(env, str) else env
+    if where is Against.DREAM:
+        spec = await seeded(env, dsn)
     real = real_for(env, spec, where)
     tasks = tasks_of(spec, split, real)
     if where is Against.DREAM:

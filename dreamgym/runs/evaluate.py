@@ -16,9 +16,10 @@ from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import (
     Against,
     dream_setting,
-    open_seeded,
+    open_store,
     open_worlds,
     real_for,
+    seeded,
     stored_trajectories,
     tasks_of,
     with_recorded_starts,
@@ -61,9 +62,12 @@ async def evaluate(
     from dreamgym_integrations.trainers.policy.model import load_policy
 
     chosen = dream_setting(model, without, against)
+    where = Against(against)
     spec = load_spec(env) if isinstance(env, str) else env
-    tasks = tasks_of(spec, split, real_for(env, spec, Against(against)))[-episodes:]
-    if Against(against) is Against.DREAM:
+    if where is Against.DREAM:
+        spec = await seeded(env, dsn)
+    tasks = tasks_of(spec, split, real_for(env, spec, where))[-episodes:]
+    if where is Against.DREAM:
         tasks = await with_recorded_starts(spec, tasks, dsn)
         if not is_in_process(chosen.model):
             recorded = await stored_trajectories(spec, dsn)
@@ -72,17 +76,14 @@ async def evaluate(
         player: Player
         if cluster is None:
             loaded, codec = load_policy(policy)
-            opened = open_worlds(env, against, model=model, without=without, dsn=dsn)
+            opened = open_worlds(spec, where, model=model, without=without, dsn=dsn)
             worlds = await stack.enter_async_context(opened)
             player = await stack.enter_async_context(player_in(worlds, loaded, codec, agent=agent))
         else:
-            if Against(against) is Against.DREAM:
+            if where is Against.DREAM:
                 check_reachable_store(cluster, dsn)
-                spec, store = await stack.enter_async_context(open_seeded(env, dsn=dsn))
-                dsn = store.dsn
-            job = PolicyPlaying(
-                spec, Against(against), policy.resolve(), agent, model, frozenset(map(Part, without)), dsn
-            )
+                dsn = (await stack.enter_async_context(open_store(dsn))).dsn
+            job = PolicyPlaying(spec, where, policy.resolve(), agent, model, frozenset(map(Part, without)), dsn)
             player = SpreadPlayer(await stack.enter_async_context(workers(cluster, job, 1)))
         result = await probe.evaluate(player, tasks, seed=seed)
         check_budget()  # an agent's episodes that the budget cut off were counted as failed

@@ -170,6 +170,25 @@ async def open_seeded(
         yield spec, known
 
 
+async def seeded(env: EnvironmentSpec | str, dsn: str | None = None) -> EnvironmentSpec:
+    """The environment by its name or folder. What is new in the folder is stored first.
+
+    Raises:
+        InvalidInput: a file of the folder cannot be used, or the store holds another folder's environment of the same
+            name.
+        UnknownName: there is no such environment.
+        StoreError: the store cannot be reached.
+    """
+    from dreamgym.runs import seed
+
+    if not isinstance(env, str):
+        return env
+    if seed.folder_of(env) is None:
+        return load_spec(env)
+    async with open_seeded(env, dsn=dsn) as (spec, _):
+        return spec
+
+
 @asynccontextmanager
 async def served(worlds: Worlds, kept: ReplayBuffer | None = None) -> AsyncIterator[str]:
     """Serve an environment from this process, and yield the server's URL, which contains its token.

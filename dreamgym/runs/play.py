@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.runs.opening import SPLITS, Against, open_seeded, real_for, tasks_of, with_recorded_starts
-from dreamgym.runs.seed import folder_of
+from dreamgym.runs.opening import SPLITS, Against, real_for, seeded, tasks_of, with_recorded_starts
 from dreamgym.runs.server_process import server
 from dreamgym.types import Task, Trajectory, Transition
 
@@ -46,10 +45,8 @@ async def play(
     """
     if keeps and against is Against.DREAM:
         raise InvalidInput("--store is for --against real: episodes of a dream are never stored as recordings")
-    if against is Against.DREAM and folder_of(env) is not None:
-        async with open_seeded(env, dsn=dsn):
-            pass  # the server in another process takes nothing in
-    spec = load_spec(env)
+    # the server in another process takes nothing in
+    spec = await seeded(env, dsn) if against is Against.DREAM else load_spec(env)
     real = real_for(env, spec, against)
     chosen = tasks_of(spec, SPLITS[0], real)[0] if task is None else _named(task, spec, real)
     if against is Against.DREAM:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from lamp_home import Command, called, fill, furnish, path_with
 from lamp_runs import same, weights
 
 from dreamgym import Source, StepResult, ToolCall, Trajectory
+from dreamgym.cli.app import main
 from dreamgym.dream.confidence import FEATURES, calibrate
 from dreamgym.embedding import load_encoder
 from dreamgym.replay.postgres import open_store
@@ -293,6 +295,41 @@ def imitate(
         return out / "warm"
 
     return train
+
+
+@pytest.fixture
+def in_folder(home: Path, dsn: str, lamp_recordings: list[Trajectory]) -> Sequence[Trajectory]:
+    """Recordings in the environment folder that are not in the store yet."""
+    lines = [one.model_dump_json() for one in lamp_recordings[:8]]
+    (home / "trajectories.jsonl").write_text("\n".join(lines) + "\n")
+    return lamp_recordings[:8]
+
+
+def test_training_a_given_policy_first_stores_what_is_new_in_the_folder(
+    train: Command, in_folder: Sequence[Trajectory], dsn: str, tmp_path: Path
+) -> None:
+    code, said = train("--algorithm", "sft", "--steps", "1", "--out", str(tmp_path / "run"))
+    assert code == 0, said
+    assert {one.id for one in stored(dsn, ())} == {one.id for one in in_folder}
+
+
+def test_a_run_with_stored_only_knows_nothing_of_the_folder(
+    train: Command, in_folder: Sequence[Trajectory], dsn: str, tmp_path: Path
+) -> None:
+    code, said = train("--algorithm", "sft", "--steps", "1", "--stored-only", "true", "--out", str(tmp_path / "run"))
+    assert code != 0
+    assert "no recorded step of 'lamp' to learn from" in said
+    assert stored(dsn, ()) == []
+
+
+def test_the_list_of_tasks_has_those_of_recordings_that_are_new_in_the_folder(
+    in_folder: Sequence[Trajectory], home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dreamgym", "tasks", str(home), "--json"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert not exit_.value.code
+    assert {task["id"] for task in json.loads(capsys.readouterr().out)} == {one.task.id for one in in_folder}
 
 
 def test_a_warm_start_imitates_no_task_of_another_split(

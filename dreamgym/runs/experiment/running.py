@@ -308,6 +308,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     command = ["train", prepared.plan.env, "--out", str(folder), "--seed", str(prepared.seed)]
     # a run that learns nothing or gets worse is a result too: it goes on to its end, and its last policy is measured
     plain: JsonObject = {"dead_updates": 0, "stop": False, "keep": "last", "probe": TrainConfig().probe}
+    plain["stored_only"] = True  # the plan says what the arm knows
     if base is not None:
         plain["policy"] = str(base)
     # many arms are trained: only those with an agent need a server of their own

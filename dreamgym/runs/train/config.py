@@ -47,6 +47,8 @@ class TrainConfig(Settings):
     """Stop, and keep the best probe's policy, if success in the real environment has significantly fallen."""
     keep: Literal["last", "best"] = "best"
     """Policy that counts at the end: the last one, or that of the best probe."""
+    stored_only: bool = False
+    """Know the recordings in the store alone. Otherwise, what is new in the environment's folder is stored first."""
     model: str | None = None
     """Experience model, as in other verbs: nearest, local, a checkpoint folder, http://host/v1, …."""
     without: tuple[Part, ...] = ()

@@ -31,10 +31,9 @@ from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.evaluation.setting import Setting
 from dreamgym.files import make_folder, write_whole
-from dreamgym.runs import seed as seeding
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
-from dreamgym.runs.opening import Against, may_be_learned, open_store, tasks_of
+from dreamgym.runs.opening import Against, may_be_learned, open_store, seeded, stored_trajectories, tasks_of
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
 from dreamgym.runs.train.backing import InProcess, ServerAndStore, in_process
@@ -155,7 +154,6 @@ class TrainRun:
         cls, env: str, config: TrainConfig, out: Path, *, resume: bool, dsn: str | None, processes: int
     ) -> TrainRun:
         """Write the settings and, for a policy from scratch, make its warm start. Raises InvalidInput."""
-        spec = load_spec(env)
         if (out / "metrics.jsonl").exists() and not resume:
             raise InvalidInput(
                 f"{out} holds a run already: continue it with --resume, or give another folder with --out"
@@ -164,6 +162,8 @@ class TrainRun:
             raise InvalidInput("in_process plays in one process: leave it out, or start without a launcher")
         if processes > 1 and config.algorithm in RECORDED:
             raise InvalidInput(f"{config.algorithm} learns from recordings in one process: start it without a launcher")
+        # a resumed run goes on with what it knows
+        spec = load_spec(env) if config.stored_only or resume else asyncio.run(seeded(env, dsn))
         make_folder(out)
         settings = out / "settings.json"
         if (out / "metrics.jsonl").exists() and settings.is_file():
@@ -174,7 +174,7 @@ class TrainRun:
         if config.policy in NEW:
             base = out / "warm"
             if not (resume and (base / "config.json").is_file()):
-                in_one_process(_warm_start, config.policy, env, spec, dsn, out, config.seed)
+                in_one_process(_warm_start, config.policy, spec, dsn, out, config.seed)
         return cls(spec, env, config, base, out, dsn, resume)
 
     @property
@@ -441,26 +441,17 @@ def _check_same_play(out: Path, before: JsonObject, config: TrainConfig) -> None
         raise InvalidInput(f"{out} contains another run: {', '.join(changed)}; start this one in another folder")
 
 
-def _warm_start(named: str, env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
+def _warm_start(named: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
     """Make `out/warm`, a policy from scratch that imitates the recordings. That of an earlier run is removed.
 
-    New recordings in the environment's folder are stored first. Nothing is learned from tasks of a split other than
-    `train`.
+    Nothing is learned from tasks of a split other than `train`.
     """
     from dreamgym_integrations.trainers.policy.scratch import warm_start
 
     for name in ("untrained", "warm"):
         shutil.rmtree(out / name, ignore_errors=True)
-
-    async def stored() -> Sequence[Trajectory]:
-        found = await seeding.read_folder(env)
-        async with open_store(dsn) as store:
-            if found is not None:
-                await seeding.store(found, store)
-            return await store.buffer.trajectories(spec.name)
-
     say(f"warm start: a {named} policy learns from the recorded play …")
-    recorded = [one for one in asyncio.run(stored()) if may_be_learned(one.task)]
+    recorded = [one for one in asyncio.run(stored_trajectories(spec, dsn)) if may_be_learned(one.task)]
     warm_start(
         named, spec, recorded, out, seed=seed, on_progress=lambda step, steps: say(f"    {step} of {steps} steps")
     )
