@@ -9,21 +9,25 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 
+_UNSEEN = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
+_WIDE_BLANKS = "\u00a0\u2000-\u200a\u202f\u205f\u3000"
 _ESCAPE = re.compile(
-    r"\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[nrt\"'/\\]|%[0-7][0-9a-fA-F]"
-    r"|&(?:\#\d{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});|[\u00ad\u200b-\u200d\u2060\ufeff]|[\uff01-\uff5e]"
+    r"\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\{1,15}[\"'/]|\\[nrt\\]|%(?:25){0,3}[0-7][0-9a-fA-F]"
+    rf"|&(?:\#\d{{1,7}}|\#[xX][0-9a-fA-F]{{1,6}}|[a-zA-Z]{{2,8}});|[{_UNSEEN}{_WIDE_BLANKS}\uff01-\uff5e]"
 )
+"""An escape. Those of quotes and of URLs may be escaped again, as in JSON in JSON."""
+_LOOKS = ((re.compile(f"[{_UNSEEN}]"), ""), (re.compile(f"[{_WIDE_BLANKS}]"), " "))
 _BLANKS = {ord(letter): " " for letter in "\t\r\n\ufeff"}
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t"}
 _BLOB = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{4,}+)*+={0,2}")
-_HEX = re.compile(r"(?:[0-9a-f]{2}){8,}|(?:[0-9A-F]{2}){8,}")
-
-
+_HEX = re.compile(r"(?P<prefix>0?x|)(?P<digits>(?:[0-9a-f]{2}){8,}|(?:[0-9A-F]{2}){8,})")
+_LONGEST_PATH = 2048
+"""Characters of a URL's path at most: in a longer text, a slash is a digit of base64."""
 _PART = 2**15
 
 
 class Unescaped:
-    """A text with its escapes (JSON, HTML, URLs) and full-width letters decoded, and without zero-width characters."""
+    """A text with its escapes (JSON, HTML, URLs), full-width letters and blanks decoded, without unseen characters."""
 
     def __init__(self, text: str) -> None:
         parts: list[str] = []
@@ -47,14 +51,20 @@ class Unescaped:
 
 
 def _meant(escape: str) -> str:
-    if escape[0] == "\\":
-        return chr(int(escape[2:], 16)) if len(escape) > 2 else _LETTERS.get(escape[1], escape[1])
-    if escape[0] == "%":
-        return chr(int(escape[1:], 16))
-    if escape[0] == "&":
-        meant = html.unescape(escape)
-        return meant if len(meant) == 1 else escape
-    return chr(ord(escape) - 0xFEE0) if "\uff01" <= escape <= "\uff5e" else ""
+    meant = escape
+    if escape[:2] in {"\\u", "\\x"}:
+        meant = chr(int(escape[2:], 16))
+    elif escape[0] == "\\":
+        meant = _LETTERS.get(escape[-1], escape[-1])
+    elif escape[0] == "%":
+        meant = chr(int(escape[-2:], 16))
+    elif escape[0] == "&" and len(character := html.unescape(escape)) == 1:
+        meant = character
+    elif "\uff01" <= escape <= "\uff5e":
+        meant = chr(ord(escape) - 0xFEE0)
+    for pattern, look in _LOOKS:
+        meant = pattern.sub(look, meant)
+    return meant
 
 
 def redact_blobs(text: str, redact: Callable[[str], str]) -> str:
@@ -63,10 +73,11 @@ def redact_blobs(text: str, redact: Callable[[str], str]) -> str:
 
 
 def _blob(blob: str, redact: Callable[[str], str]) -> str:
-    if _HEX.fullmatch(blob):
-        changed = _redacted(bytes.fromhex(blob), redact)
+    if hexadecimal := _HEX.fullmatch(blob):
+        digits = hexadecimal["digits"]
+        changed = _redacted(bytes.fromhex(digits), redact)
         if changed is not None:
-            return changed.hex() if blob == blob.lower() else changed.hex().upper()
+            return hexadecimal["prefix"] + (changed.hex() if digits == digits.lower() else changed.hex().upper())
     url_safe = "-" in blob or "_" in blob
     line = blob.find("\n")
     joined = blob.replace("\n", "").replace("\r", "").rstrip("=")
@@ -74,11 +85,13 @@ def _blob(blob: str, redact: Callable[[str], str]) -> str:
     try:
         content = base64.b64decode(padded, altchars=b"-_" if url_safe else None, validate=True)
     except binascii.Error:
-        return blob
+        content = b""
     changed = _redacted(content, redact)
-    if changed is None:
-        lines = blob.split("\n")
-        return blob if len(lines) == 1 else "\n".join(redact_blobs(part, redact) for part in lines)
+    if changed is None:  # it may be several texts: one on each line, or in each part of a URL's path
+        between = "\n" if line >= 0 else "/"
+        if between not in blob or (between == "/" and len(blob) > _LONGEST_PATH):
+            return blob
+        return between.join(redact_blobs(part, redact) for part in blob.split(between))
     encoded = (base64.urlsafe_b64encode if url_safe else base64.b64encode)(changed).decode()
     if line > 0:
         encoded = "\n".join(encoded[at : at + line] for at in range(0, len(encoded), line))

@@ -124,6 +124,10 @@ def _element(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?i)<(?P<name>{name})(?:\s[^<>]{{0,256}})?>\s{{0,16}}(?P<value>[^<>]{{1,4096}})<")
 
 
+_TAG = re.compile(r"<[A-Za-z][\w:-]{0,40}\s[^<>]{1,4096}>")
+_ATTRIBUTE = re.compile(
+    r"""(?i)\s(?P<name>name|key|property|type|value|content)\s{0,2}=\s{0,2}(?:"(?P<a>[^"]*+)"|'(?P<b>[^']*+)')"""
+)
 _NAME = _pair(r"[a-z_][\w.-]{0,60}?")
 _OPTION = _option(r"[a-z][\w-]{1,60}")
 _ELEMENT = _element(r"[a-z_][\w:.-]{0,60}")
@@ -140,6 +144,9 @@ _WRITTEN = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{6,}|(?=.*[!@#$%^*+=]).{6,}")
 _USERINFO = re.compile(r"(?i)\b[a-z][a-z0-9+.-]{0,30}://(?P<user>[^\s:/@\"'<>]{0,128}):(?P<value>[^\s/\"'<>]{1,256})@")
 _TOKEN_AS_USER = re.compile(r"(?i)\bhttps?://(?P<value>[\w.~-]{16,256})@")
 _AUTHORIZATION = re.compile(r"(?i)\b(?:bearer|basic)\s{1,4}(?P<value>[\w.~+/=-]{12,}+)")
+_OTHER_SCHEME = re.compile(
+    r"(?i)\bauthorization:\s{0,4}[a-z][\w-]{1,30}[ \t]{1,4}(?P<value>(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}+)"
+)
 _COOKIES = re.compile(r"(?i)\b(?:set-)?cookie:\s{0,4}(?P<value>[\w.-]{1,64}=[^\r\n\"']+)")
 _COOKIE = re.compile(r"[^\s=;]{1,64}=(?P<value>[^;\s]{3,})")
 _PRIVATE_KEY = re.compile(
@@ -156,6 +163,7 @@ _BY_PATTERN = (
     ("password", _USERINFO, False),
     ("token", _TOKEN_AS_USER, True),
     ("authorization", _AUTHORIZATION, False),
+    ("authorization", _OTHER_SCHEME, False),
     ("password", _CURL, True),
     ("password", _MYSQL, False),
     ("password", _NETRC, False),
@@ -197,10 +205,15 @@ def beside(text: str) -> Iterator[Find]:
 
 
 def named(text: str) -> Iterator[Find]:
-    """Find values behind the name of a secret: `name: value`, `NAME=value`, `--name value`, `<name>value</name>`."""
+    """Find values behind the name of a secret: `name: value`, `NAME=value`, `--name value`, `<name>value</name>`.
+
+    An element may also name a secret in an attribute: `<input name="csrf_token" value="x">`.
+    """
     yield from _values_behind(_NAME, text)
     yield from _values_behind(_OPTION, text)
     yield from _contents(_ELEMENT, text)
+    for tag in _TAG.finditer(text):
+        yield from _attributes(text, *tag.span())
 
 
 def behind(names: Iterable[str]) -> Callable[[str], Iterator[Find]]:
@@ -257,6 +270,17 @@ def _contents(element: re.Pattern[str], text: str, *, is_own: bool = False) -> I
         if value and (is_own or (holds_secret(name, value) and not stands_for_one(value))):
             start = match.start("value") + match["value"].index(value)
             yield Find(start, start + len(value), match["name"], is_told=True)
+
+
+def _attributes(text: str, start: int, end: int) -> Iterator[Find]:
+    """Find the value of an element whose attributes name a secret. A word stays, as it may be that of a button."""
+    spans = {match["name"].lower(): match.span(str(match.lastgroup)) for match in _ATTRIBUTE.finditer(text, start, end)}
+    named = [text[slice(*spans[one])] for one in ("name", "key", "property", "type") if one in spans]
+    for one in ("value", "content"):
+        value = text[slice(*spans[one])] if one in spans else ""
+        name = next((name for name in named if value and holds_secret(name, value)), None)
+        if name is not None and (looks_made_up(value) or "password" in named) and not stands_for_one(value):
+            yield Find(*spans[one], name, is_told=True)
 
 
 def _is_taken(name: str, value: str, is_plain: bool, is_own: bool) -> bool:

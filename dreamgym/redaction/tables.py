@@ -10,13 +10,18 @@ from dreamgym.redaction.names import is_secret_name, stands_for_one
 from dreamgym.redaction.pairs import may_tell
 
 _INSERT = re.compile(r"(?i)\((?P<names>[^()']{1,2000})\)\s{0,16}values\s{0,16}(?=\()")
-_ROW = re.compile(r"\s{0,16},?\s{0,16}\((?P<row>(?:[^()']|'(?:[^']|'')*+')*+)\)")
+_TEXT = "'(?:[^']|'')*+'"
+_ROW = re.compile(rf"\s{{0,16}},?\s{{0,16}}\((?P<row>(?:[^()']|{_TEXT}|\((?:[^()']|{_TEXT})*+\))*+)\)")
+"""A row of values, which may call functions."""
 _HEADING = re.compile(r"[\w.-]{1,40}(?: [\w.-]{1,20}){0,2}")
-_RULE = re.compile(r"[\s:|-]*")
+_RULE = re.compile(r"[\s:|+=-]*")
+"""A line between the rows of a table, or a cell of it."""
 _AROUND = " \t\"'`*"
 _LONGEST_HEAD = 2000
+_MOST_LINES = 20
+"""Lines of one row at most: a cell in quotes may have several."""
 _CELL = {
-    delimiter: re.compile(rf"""(?:"[^"\n]*+"|'[^'\n]*+'|[^{re.escape(delimiter)}])*+""")
+    delimiter: re.compile(rf"""(?:"[^"]*+"|'[^'\n]*+'|[^{re.escape(delimiter)}])*+""")
     for delimiter in ("|", "\t", ",", ";")
 }
 _MAY_BE_HEAD = re.compile(
@@ -50,17 +55,40 @@ def _columns(text: str, may_be_head: re.Pattern[str], is_taken: Callable[[str], 
 
 
 def _lines(text: str, may_be_head: re.Pattern[str], is_taken: Callable[[str], bool]) -> Iterator[Find]:
-    at, head = 0, None
+    begins, head, at = 0, None, 0
+    lines = []
     for line in text.splitlines(keepends=True):
-        start, at = at, at + len(line)
-        end = start + len(line.rstrip("\r\n"))
+        lines.append((begins, begins + len(line.rstrip("\r\n"))))
+        begins += len(line)
+    while at < len(lines):
+        start, end = lines[at]
         if head is not None:
             delimiter, count, taken = head
-            cells = _cells(delimiter, text, start, end)
-            if len(cells) == count:
+            row = _row(delimiter, count, text, lines[at : at + _MOST_LINES])
+            if row is not None:
+                cells, read = row
                 yield from _contents(text, cells, taken)
+                at += read
                 continue
-        head = _head(text, start, end, is_taken) if may_be_head.search(text, start, end) else None
+        at += 1
+        if head is None or not (end > start and _RULE.fullmatch(text, start, end)):
+            head = _head(text, start, end, is_taken) if may_be_head.search(text, start, end) else None
+
+
+def _row(
+    delimiter: str, count: int, text: str, lines: list[tuple[int, int]]
+) -> tuple[list[tuple[int, int]], int] | None:
+    """The cells of the row that begins with the first line, and the number of its lines; None if it is not a row."""
+    quotes = 0
+    for read, (start, end) in enumerate(lines, start=1):
+        quotes += text.count('"', start, end)
+        if read == 1 or quotes % 2 == 0:
+            cells = _cells(delimiter, text, lines[0][0], end)
+            if len(cells) == count:
+                return cells, read
+            if quotes % 2 == 0:
+                return None
+    return None
 
 
 def _head(text: str, start: int, end: int, is_taken: Callable[[str], bool]) -> tuple[str, int, dict[int, str]] | None:

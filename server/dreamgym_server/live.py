@@ -111,11 +111,6 @@ def unstorable(action: ToolCall, canonical: str) -> str | None:
     return None
 
 
-def storable(text: str) -> str:
-    """The text as PostgreSQL can store it: NUL characters and lone surrogates are replaced."""
-    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
-
-
 def stop_reason_of(result: StepResult) -> StopReason | None:
     """Why the episode ends with this step; None if it goes on."""
     if result.terminated:

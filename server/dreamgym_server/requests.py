@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -77,9 +78,17 @@ async def chosen_task(spec: EnvironmentSpec, buffer: ReplayBuffer, order: NewEpi
 
     Raises:
         UnknownName: the environment has no task of this id.
-        InvalidInput: the task belongs to another environment, or its check cannot be used.
+        InvalidInput: the task belongs to another environment, its check cannot be used, or its metadata contains NaN or
+            an infinite number.
     """
     task = await _named(spec, buffer, order)
+    try:
+        json.dumps(task.metadata, allow_nan=False)
+    except ValueError as error:
+        raise InvalidInput(
+            f"task {task.id!r}: expected finite numbers in its metadata, got NaN or one that is too large: write it as "
+            "a text, or leave it out"
+        ) from error
     require_usable_check(task)  # reports an unusable check now, not at the end of the episode
     return task
 

@@ -45,12 +45,11 @@ from dreamgym_server.live import (
     close,
     ended,
     stop_reason_of,
-    storable,
     timed,
     unstorable,
 )
 from dreamgym_server.requests import Fork, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
-from dreamgym_server.sources import WorldChanged, Worlds
+from dreamgym_server.sources import WorldChanged, Worlds, storable, storable_answer
 
 __all__ = ["GONE", "NOT_RECORDED", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
 
@@ -122,7 +121,7 @@ class Episodes:
         async with self._in_time(world):
             environment = world.create(identity, as_of)
             try:
-                initial = world.admission.result(await environment.reset(task, seed=order.seed))
+                initial = world.admission.result(storable_answer(await environment.reset(task, seed=order.seed)))
             except BaseException:
                 await environment.close()
                 raise
@@ -439,6 +438,8 @@ class Episodes:
             async with self._in_time(world):
                 with TimedSpan("step", tool=action.name, step=episode.version + 1) as span:
                     result = await live.environment.step(action)
+            if world.source is Source.REAL:
+                result = storable_answer(result)
             self._check(world, action, result)
             transition = timed(world.transition(live.environment, episode, action, result), span.seconds)
             if episode.version + 1 >= episode.max_steps and not result.done:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dreamgym.dream.confidence import Calibration, check_calibration
 from dreamgym.dream.ending import is_unbounded, needs_invented_answers
@@ -30,6 +30,27 @@ logger = logging.getLogger(__name__)
 
 class WorldChanged(EnvironmentUnavailable):
     """The stored steps cannot be played again in the real environment, or answer differently; a retry does not help."""
+
+
+def storable(text: str) -> str:
+    """The text as PostgreSQL can store it: NUL characters and lone surrogates are replaced."""
+    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
+
+
+def storable_answer(result: StepResult) -> StepResult:
+    """The answer of an environment as PostgreSQL can store it. A real server may answer with any bytes of a file."""
+    observation, info = _storable([result.observation, result.info])
+    if (observation, info) == (result.observation, result.info):
+        return result
+    return result.model_copy(update={"observation": observation, "info": info})
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(name): _storable(inner) for name, inner in value.items()}
+    return [_storable(inner) for inner in value] if isinstance(value, list) else value
 
 
 class Admission:
@@ -295,10 +316,10 @@ class RealWorlds:
                 "twice"
             )
         try:
-            first = await environment.reset(episode.task, seed=episode.seed)
+            first = storable_answer(await environment.reset(episode.task, seed=episode.seed))
             _same(episode, 0, episode.initial, self.admission.result(first))
             for step, transition in enumerate(episode.transitions, start=1):
-                answer = await environment.step(transition.action)
+                answer = storable_answer(await environment.step(transition.action))
                 again = self.admission.transition(Transition.of(transition.state, transition.action, answer))
                 _same(episode, step, transition.result, again.result)
         except BaseException:

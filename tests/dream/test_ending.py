@@ -253,6 +253,13 @@ async def test_a_check_that_asks_for_no_answer_decides_nothing(answers: list[str
     assert accomplished(task(answers=answers, success={"required": ["n"]}), '{"n": 1}') is True
 
 
+@pytest.mark.parametrize("check", [{}, True])
+def test_a_check_that_every_state_satisfies_decides_nothing(check: object) -> None:
+    assert accomplished(task(success=check), '{"n": 1}') is None
+    assert accomplished(task(success=check, answers=["hall"]), '{"n": 1}', ["hall"]) is True
+    assert accomplished(task(success=check, answers=["hall"]), '{"n": 1}', ["attic"]) is False
+
+
 async def test_a_check_of_the_state_does_not_read_an_answer_that_happens_to_be_json() -> None:
     found = sample_transition(KITCHEN, "search", '{"results": []}', reward=1.0, terminated=True)
     buffer = MemoryBuffer(TrigramEncoder())

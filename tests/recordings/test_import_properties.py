@@ -216,6 +216,22 @@ def test_only_the_trajectory_with_text_that_cannot_be_stored_is_lost(tmp_path: P
     assert "NUL" in reasons["file.jsonl, line 1"]
 
 
+def test_a_number_that_is_too_large_is_reported_and_not_stored_as_null(tmp_path: Path) -> None:
+    in_a_text = json.loads(json.dumps(CHAT).replace('"{}"', '"{\\"n\\": 1e999}"'))
+    report = imported(tmp_path, spec("find"), in_a_text, json.dumps(CHAT).replace('"#7"', '{"n": 1e999}'), CHAT)
+    assert len(report.trajectories) == 1
+    reasons = [skipped.reason for skipped in report.skipped]
+    assert len(reasons) == 2
+    assert all("it contains a number that is too large" in reason for reason in reasons)
+
+
+def test_a_deep_value_over_many_lines_ends_the_reading_and_is_reported(tmp_path: Path) -> None:
+    report = imported(tmp_path, spec("find"), CHAT, *['{"a":'] * 5000, CHAT)
+    assert len(report.trajectories) == 1
+    (skipped,) = report.skipped
+    assert skipped.reason.endswith("it is nested deeper than 100 levels; what follows it was not read")
+
+
 def test_a_trajectory_of_another_environment_is_reported(tmp_path: Path) -> None:
     other = only(imported(tmp_path, spec("find", name="erp"), CHAT))
     report = imported(tmp_path, spec("find"), other.model_dump_json())

@@ -115,6 +115,8 @@ FILES: dict[str, Callable[[int], str]] = {
     "empty lines": lambda size: "\n" * size,
     "commas": lambda size: "[" + "1," * (size // 2),
     "small documents": lambda size: "{}\n" * (size // 3),
+    "objects that end in a fault": lambda size: ('{"a":[' + "0," * 100 + '0],"b":\n') * (size // 217) + "@",
+    "numbers that JSON does not have": lambda size: '{"a":[' + "NaN,\n" * (size // 5) + "0]}",
     "broken documents": lambda size: "{]\n" * (size // 3),
 }
 

@@ -235,6 +235,15 @@ def test_spans_that_are_each_others_parent_do_no_harm(tmp_path: Path) -> None:
     assert len(report.skipped) + len(report.trajectories) == 1
 
 
+@pytest.mark.parametrize(
+    "odd", [{"startTimeUnixNano": True}, {"attributes": [{"key": "a", "value": {"intValue": "--5"}}]}]
+)
+def test_a_span_with_a_number_that_is_none_does_not_stop_the_import(odd: JsonObject, tmp_path: Path) -> None:
+    span = {"traceId": "u", "spanId": "1", "attributes": []}
+    report = imported(tmp_path, spec("find"), {**span, **odd}, tool("1", tool="find"))
+    assert len(report.trajectories) == 1
+
+
 def test_spans_of_other_kinds_are_reported(tmp_path: Path) -> None:
     report = imported(tmp_path, spec("find"), {"traceId": "t", "spanId": "1", "attributes": []})
     assert report.skipped[0].reason == "none of its 1 spans has gen_ai attributes"

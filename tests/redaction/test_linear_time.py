@@ -65,6 +65,14 @@ PIECES = (
         "\u200b",
         "xoxb-1",
         "bearer ",
+        "%25",
+        "0x41",
+        "abcdefghijklmnop/",
+        "authorization: a ",
+        '<a name="',
+        "<a value='b' ",
+        'a,password\n"\n',
+        "(a, password) values (b('c'), (",
     ),
 )
 """Pieces that a long text may repeat."""

@@ -27,6 +27,54 @@ def test_everything_of_a_promised_class_is_found(name: str) -> None:
     assert [form for value, form in planted if BENCHMARK["survives"](value, form)] == []
 
 
+SAID = "hunTer-3z9QX"
+ENCODED = base64.urlsafe_b64encode(f"password={SAID} ".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f" user | password \n------+----------\n bob  | {SAID}\n(1 row)\n",
+        f"+------+----------+\n| user | password |\n+------+----------+\n| bob  | {SAID} |\n+------+----------+\n",
+        f'user,note,password\nann,"first\nsecond",abc123def\nbob,none,{SAID}\n',
+        f"INSERT INTO users (created, name, password) VALUES (now(), lower('Bob'), '{SAID}')",
+        f"password:\u00a0{SAID}",
+        f"password&nbsp;=&nbsp;{SAID}",
+        f"password\u200e: {SAID}",
+        f"next=https%253A%252F%252Fbob%253A{SAID}%2540db%252F",
+        'cut off: {\\\\\\"password\\\\\\": \\\\\\"' + SAID + '\\\\\\"',
+        f"authorization: SSWS {SAID}",
+        f'<meta name="csrf-token" content="{SAID}">',
+        f'<input value=\'{SAID}\' type="hidden" name="authenticity_token">',
+        f'<add key="ApiKey" value="{SAID}"/>',
+        f"https://example.org/open/{ENCODED}",
+        "0x" + f"password={SAID}".encode().hex(),
+        "\\x" + f"password={SAID}".encode().hex(),
+    ],
+)
+def test_a_secret_is_found_in_the_words_of_tools_and_pages(text: str) -> None:
+    redacted = redactor().text(text)
+    assert not [form for form in (SAID, ENCODED, SAID.encode().hex()) if form in redacted]
+    assert redactor().text(redacted) == redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<input type="submit" name="change_password" value="Change">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<input name="token" value="${TOKEN}">',
+        "authorization: required since version-2.0",
+        "1\u202f000\u00a0km, 100%25, C:\\\\, a\u200eb",
+        "0x" + b"nothing to see here.".hex(),
+        "https://example.org/guides/getting-started/with/python",
+        "a | b\n---+---\n1 | 2\n",
+    ],
+)
+def test_what_only_looks_like_a_secret_of_a_page_stays(text: str) -> None:
+    assert redactor().text(text) == text
+
+
 def test_a_text_in_utf_16_with_its_byte_order_mark_is_read_in_base64() -> None:
     said = base64.b64encode("to anna.berg@example.com".encode("utf-16")).decode()
     redacted = redactor().value({"file": said})

@@ -20,7 +20,7 @@ from dreamgym.dream.language_model import LanguageModel
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.llm import ScriptedLLM
 from dreamgym.replay.episode_store import Episode
-from dreamgym.types import StepResult, StopReason, ToolCall, Trajectory
+from dreamgym.types import StepResult, StopReason, Task, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +60,32 @@ async def test_a_check_of_the_state_reads_a_real_environments_state_and_not_its_
             await client.call_tool("add", {"n": 1})
         state = (await http.post(f"{EPISODES}/{made['episode']}/finish")).json()
     assert state["trajectory"]["final_reward"] == reward
+
+
+@pytest.mark.parametrize("odd", ["\0", "\ud800"])
+async def test_a_real_answer_with_a_character_that_cannot_be_stored_is_a_step_like_any_other(
+    stage: Stage, odd: str
+) -> None:
+    spec = counter_spec(ends_itself=False)
+
+    class Binary(CounterEnvironment):
+        async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+            return StepResult(observation=f"begin {odd}")
+
+        async def step(self, action: ToolCall) -> StepResult:
+            said = f"{odd}PNG"
+            return StepResult(observation=said, info={"content": [{"type": "text", "text": said}]})
+
+    async with stage.serve(RealWorlds(spec, lambda: Binary(spec))) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            first = await client.call_tool("add", {"n": 1})
+    async with stage.serve(RealWorlds(spec, lambda: Binary(spec))) as (url, http):  # plays the steps again
+        async with Client(f"{url}{EPISODES}/{made['episode']}/mcp") as client:
+            await client.call_tool("add", {"n": 2})
+        state = (await http.get(f"{EPISODES}/{made['episode']}")).json()
+    assert [block.text[1:] for block in first.content if block.type == "text"] == ["PNG"]
+    assert (state["step"], state["error"]) == (2, None)
 
 
 async def test_a_second_finish_repeats_the_first_or_is_a_conflict_and_changes_nothing(stage: Stage) -> None:
@@ -311,6 +337,20 @@ async def test_the_error_for_bad_input_describes_the_expected_input(
         answer = await http.post(path, json=body)
     assert answer.status_code == status
     assert answer.json()["error"].startswith(said)
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+async def test_a_task_with_a_number_that_json_does_not_have_is_refused_and_starts_nothing(
+    stage: Stage, number: str
+) -> None:
+    task = {"id": "t", "env": "counter", "instruction": "Count.", "metadata": {"most": ["NUMBER"]}}
+    body = json.dumps({"task": task}).replace('"NUMBER"', number)
+    async with stage.serve(limits=Limits(open_episodes=1)) as (_, http):
+        refused = await http.post(EPISODES, content=body)
+        made = await http.post(EPISODES, json={})
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("task 't': expected finite numbers in its metadata")
+    assert made.status_code == 201
 
 
 async def test_a_body_that_is_not_json_is_refused(stage: Stage) -> None:

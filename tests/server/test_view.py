@@ -722,6 +722,30 @@ async def test_a_training_run_is_shown_without_the_numbers_and_lines_that_cannot
     assert shown["learned"] == [{"step": 0, "loss": None}]
 
 
+async def test_files_of_a_training_run_that_mean_nothing_do_not_hide_the_others(tmp_path: Path) -> None:
+    whole = {"step": 0, "rollout_s": 1.0, "where": "dream", "inside_success": 0.5}
+    odd = ('{"recorded": NaN, "model": 3, "cache": "x", "check": true}', '["recorded"]')
+    lines = [json.dumps({**whole, "tiers": "TIERS"}).replace('"TIERS"', tiers) for tiers in odd]
+    for run, checkpoint, kept in (
+        ("a", "²", "{}"),
+        ("b", "1", "[" * 100_000),
+        ("c", "1", '{"generated": [], "groups": [1]}'),
+    ):
+        place = tmp_path / run / "checkpoints" / f"checkpoint-{checkpoint}"
+        place.mkdir(parents=True)
+        (place / "curriculum.json").write_text(kept)
+        (tmp_path / run / "metrics.jsonl").write_text("".join(line + "\n" for line in [*lines, '{"rollout_s": 1.0}']))
+    async with page(in_folder(tmp_path, episode("one", ["done"]))) as http:
+        about = await asked(http, "about")
+        listed = (await asked(http, "runs"))["runs"]
+        shown = await asked(http, "run", name="a")
+        faulty = [await http.get("tasks", params={"run": run}) for run in ("b", "c")]
+    assert about["folder"]["curricula"] == ["b", "c"]
+    assert [one["tiers"] for one in listed] == [{"model": 3}] * 3
+    assert shown["updates"][0]["tiers"] == {"model": 3}
+    assert [one.status_code for one in faulty] == [400, 400]
+
+
 async def test_a_copy_with_a_longer_name_does_not_take_the_place_of_a_training_run(tmp_path: Path) -> None:
     for name, success in (("metrics.jsonl", 0.5), ("old-metrics.jsonl", 0.9)):
         line = {"step": 0, "rollout_s": 1.0, "where": "dream", "inside_success": success}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -11,12 +12,39 @@ from pathlib import Path
 
 import pytest
 from dreamgym_server.doors.view import files
-from dreamgym_server.view.export import VENDORED, one_script, page_files
+from dreamgym_server.view.answers import Answers
+from dreamgym_server.view.export import VENDORED, export, one_script, page_files
+from dreamgym_server.view.folders import RunFolder
+from dreamgym_server.view.library import Library
+
+from dreamgym.types import Trajectory
 
 NAMED = re.compile(r"^(?:export )?(?:async )?(?:const|let|class|function\*?) (\w+)", re.MULTILINE)
 MODULES = {
     name: content.decode() for name, content in files().items() if name.endswith(".js") and not name.endswith(VENDORED)
 }
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node: install your system's package nodejs")
+def test_an_exported_copy_has_arguments_whose_names_mean_something_to_javascript(tmp_path: Path) -> None:
+    step = {"action": {"name": "go", "arguments": {"__proto__": 1, "constructor": 2}}, "result": {"observation": "ok"}}
+    task = {"id": "t", "env": "crm", "instruction": 'Say "__proto__": x.'}
+    row = {"id": "one", "task": task, "source": "real", "stop_reason": "closed"}
+    whole = Trajectory.model_validate(
+        {
+            **row,
+            "transitions": [{**step, "state": "", "next_state": "", "provenance": {"tier": "real"}}],
+        }
+    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "episodes.jsonl").write_text(whole.model_dump_json() + "\n")
+    answers = Answers(Library(folder=RunFolder(tmp_path / "run")))
+    asyncio.run(export(answers, tmp_path / "site", lambda text: None))
+    script = "".join((tmp_path / "site" / "data" / name).read_text() for name in ("site.js", "e0.js"))
+    shown = "Object.values(dreamgymExport.answers).find((one) => one.steps?.[0]?.arguments).steps[0].arguments"
+    told = f"{script}; console.log(JSON.stringify([Object.entries({shown}), dreamgymExport.episodes[0].instruction]))"
+    ran = subprocess.run(["node", "-"], input=told, capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout) == [[["__proto__", "1"], ["constructor", "2"]], task["instruction"]]
 
 
 def test_no_name_is_defined_in_two_modules() -> None:

@@ -117,13 +117,18 @@ def parse_json(content: str) -> JsonValue:
 
 
 def check_value(value: JsonValue) -> None:
-    """Raise ValueError if a value is nested too deeply or contains text that is not valid Unicode."""
+    """Raise ValueError if a value is nested too deeply or contains text or a number that cannot be stored.
+
+    That is text that is not valid Unicode, and a number such as 1e999, which Python reads as infinite.
+    """
     level: list[JsonValue] = [value]
     for _ in range(MAX_DEPTH):
         inner: list[JsonValue] = []
         for item in level:
             if isinstance(item, str) and not item.isascii():
                 item.encode()  # UnicodeEncodeError, a ValueError, on a lone surrogate
+            elif isinstance(item, float) and not math.isfinite(item):
+                raise ValueError("it contains a number that is too large")
             elif isinstance(item, dict):
                 inner += [*item.keys(), *item.values()]
             elif isinstance(item, list):

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput
-from dreamgym.recordings.importers.base import MAX_DEPTH, Document, Skipped, check_value, refuse_constant
+from dreamgym.recordings.importers.base import MAX_DEPTH, Document, Skipped, check_value
 from dreamgym.recordings.importers.openai_responses import is_item
 
 MAX_UNPACKED_BYTES = 2**31
@@ -109,36 +109,105 @@ class _Text(str):
         return 0
 
 
+class _Faulty(Exception):
+    """A value that cannot be used, with the reason; without one if its fault was reported before."""
+
+
+class _Reading:
+    """Reads the values of a text one after the other. Each part of the text is parsed a bounded number of times."""
+
+    def __init__(self, text: str) -> None:
+        self._content, self.position = _Text(text), 0
+        self._constants: list[str] = []
+        self._decoder = json.JSONDecoder(parse_constant=self._constants.append)
+        self._inside_list, self._told_at, self._end_of_text = False, -1, len(text.rstrip())
+        self._faulty_until = 0
+        """Before it, only values on one line are read: each other try may read to the end of the faulty value."""
+        self._part, self._begin, self._end = self._content, 0, len(text)
+        """What is parsed, its start and its end: the whole text, or one line of a faulty value."""
+
+    def goes_on(self) -> bool:
+        """True if there is another value, which then begins at `position`."""
+        between = (_BETWEEN_ITEMS if self._inside_list else _BETWEEN).match(self._content, self.position)
+        self.position = between.end() if between else self.position
+        return self.position < len(self._content)
+
+    def value(self, line: int) -> JsonValue:
+        """Read the value at `position`, which is on this line. Raises _Faulty."""
+        if self.position >= self._end or self._part is self._content:
+            whole = (self._content, 0, len(self._content))
+            self._part, self._begin, self._end = self._line() if self.position < self._faulty_until else whole
+        self._constants.clear()
+        value: JsonValue
+        try:
+            value, after = self._decoder.raw_decode(self._part, self.position - self._begin)
+        except json.JSONDecodeError as error:
+            raise _Faulty(self._broken(error, line)) from error
+        except (ValueError, RecursionError) as error:
+            raise _Faulty(self._unreadable(error)) from error
+        if self._constants and self._is_list():
+            self._enter()
+        else:
+            self.position = self._begin + after
+        if self._constants:
+            raise _Faulty(f"is not valid JSON: {self._constants[0]} is not a JSON value")
+        return value
+
+    def _broken(self, error: json.JSONDecodeError, line: int) -> str:
+        """Go on behind a fault of syntax; the reason, if it was not reported before."""
+        at = self._begin + error.pos
+        is_piece = self._part is not self._content and at >= self._begin + len(self._part.rstrip())
+        reason = ""
+        if not (at == self._told_at or is_piece):  # a list has the fault of its faulty item
+            lines = str.count(self._content, "\n", self.position, at)
+            reason = f"is not valid JSON: {error.msg} at line {line + lines}, column {error.colno}"
+        elif at >= self._end_of_text or "Unterminated string" in str(error):  # the lines of an item that is cut off
+            self.position = len(self._content)
+            return reason
+        self._told_at = at
+        if self._is_list():
+            self._enter()
+        else:
+            _, _, self.position = self._line()
+            self._faulty_until = max(self._faulty_until, at)
+        return reason
+
+    def _unreadable(self, error: Exception) -> str:
+        """Go on behind a value whose fault is somewhere in it: on the next line if this line alone has it too."""
+        told = f"it is nested deeper than {MAX_DEPTH} levels" if isinstance(error, RecursionError) else str(error)
+        if self._is_list():
+            self._enter()
+            return f"is not valid JSON: {told}"
+        _, _, end = self._line()
+        try:
+            self._decoder.raw_decode(str(self._content[self.position : end]))
+        except (ValueError, RecursionError) as own:
+            if type(own) is type(error):
+                self.position = end
+                return f"is not valid JSON: {told}"
+        self.position = len(self._content)
+        return f"is not valid JSON: {told}; what follows it was not read"
+
+    def _is_list(self) -> bool:
+        return self._content[self.position] == "[" and not self._inside_list
+
+    def _enter(self) -> None:
+        self._inside_list, self.position = True, self.position + 1
+
+    def _line(self) -> tuple[_Text, int, int]:
+        """The line at `position`, its start and its end."""
+        begin, end = self._content.rfind("\n", 0, self.position) + 1, self._content.find("\n", self.position)
+        end = len(self._content) if end < 0 else end
+        return _Text(self._content[begin:end]), begin, end
+
+
 def _values(name: str, text: str) -> Iterator[Document | Skipped]:
-    decoder, content = json.JSONDecoder(parse_constant=refuse_constant), _Text(text)
-    position, line, counted = 0, 1, 0
-    inside_list, told_at, end_of_text = False, -1, len(text.rstrip())
-    while True:
-        between = (_BETWEEN_ITEMS if inside_list else _BETWEEN).match(content, position)
-        position = between.end() if between else position
-        if position >= len(content):
-            return
-        line, counted = line + text.count("\n", counted, position), position
+    reading, line, counted = _Reading(text), 1, 0
+    while reading.goes_on():
+        line, counted = line + text.count("\n", counted, reading.position), reading.position
         where = f"{name}, line {line}"
         try:
-            value, position = decoder.raw_decode(content, position)
-        except (ValueError, RecursionError) as error:
-            at = error.pos if isinstance(error, json.JSONDecodeError) else -1
-            if at < 0 or at != told_at:  # a list has the fault of its faulty item
-                yield Skipped(where, f"is not valid JSON: {_reason(error, text, line, position)}")
-            elif at >= end_of_text or "Unterminated string" in str(error):  # the lines of an item that is cut off
-                return
-            told_at = at
-            if content[position] == "[" and not inside_list:
-                inside_list, position = True, position + 1
-            else:
-                end = content.find("\n", position)
-                position = len(content) if end < 0 else end + 1
-        else:
-            yield Document(where, value)
-
-
-def _reason(error: Exception, text: str, line: int, position: int) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at line {line + text.count(chr(10), position, error.pos)}, column {error.colno}"
-    return f"it is nested deeper than {MAX_DEPTH} levels" if isinstance(error, RecursionError) else str(error)
+            yield Document(where, reading.value(line))
+        except _Faulty as fault:
+            if reason := str(fault):
+                yield Skipped(where, reason)

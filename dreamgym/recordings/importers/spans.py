@@ -106,7 +106,7 @@ def _any_value(value: JsonValue) -> JsonValue:
     if kind == "kvlistValue" and isinstance(inner, dict):
         return _attributes(inner.get("values"))
     if kind == "intValue" and isinstance(inner, str):
-        return int(inner) if inner.lstrip("-").isdecimal() and len(inner) < 20 else inner
+        return int(inner) if inner.removeprefix("-").isdecimal() and len(inner) < 20 else inner
     return inner
 
 
@@ -117,8 +117,9 @@ def _id(value: JsonValue) -> str:
 def _time(row: JsonObject, edge: str) -> int:
     """The start or end of a span in nanoseconds since the epoch; 0 if the span does not have it."""
     nanoseconds = row.get(f"{edge}TimeUnixNano", row.get(f"{edge}_time_unix_nano"))
-    if isinstance(nanoseconds, int) or (isinstance(nanoseconds, str) and nanoseconds.isdecimal()):
-        return int(str(nanoseconds)[:25])
+    digits = str(nanoseconds)
+    if isinstance(nanoseconds, int | str) and digits.isdecimal():
+        return int(digits[:25])
     try:
         moment = datetime.fromisoformat(text(row.get(f"{edge}_time")))
         return round(moment.timestamp() * 1_000_000) * 1000

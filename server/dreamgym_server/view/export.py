@@ -67,7 +67,7 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
         number = len(listed)
         listed.append(one)
         where[f"{one['place']}~{one['id']}"] = f"e{number}"
-        text = f"Object.assign(dreamgymExport.answers, {json.dumps(of_episode, ensure_ascii=True)});\n"
+        text = f"Object.assign(dreamgymExport.answers, {_literal(of_episode)});\n"
         (data / f"e{number}.js").write_text(text, encoding="ascii")
         if (number + 1) % 500 == 0:
             say(f"{number + 1} episodes")
@@ -83,17 +83,21 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
     behind: JsonObject = {}
     for number, name in enumerate(str(each["name"]) for each in objects((await answers.reports({}))["reports"])):
         behind[name] = f"b{number}"
-        steps = json.dumps(await answers.all_behind(name), ensure_ascii=True)
-        text = f"dreamgymExport.steps[{json.dumps(name)}] = {steps};\n"
+        text = f"dreamgymExport.steps[{json.dumps(name)}] = {_literal(await answers.all_behind(name))};\n"
         (data / f"b{number}.js").write_text(text, encoding="ascii")
     site = {"answers": shared, "episodes": listed, "files": where, "behind": behind, "steps": {}}
-    script = f"globalThis.dreamgymExport = {json.dumps(site, ensure_ascii=True)};\n"
+    script = f"globalThis.dreamgymExport = {_literal(site)};\n"
     (data / SITE).write_text(script, encoding="ascii")
     for name, content in page_files().items():
         (folder / name).write_bytes(content)
     shutil.rmtree(folder / DATA, ignore_errors=True)
     data.rename(folder / DATA)
     return len(listed)
+
+
+def _literal(value: object) -> str:
+    """A value in JavaScript. There `"__proto__": x` would not be a field, but `["__proto__"]: x` is one."""
+    return json.dumps(value, ensure_ascii=True).replace('"__proto__": ', '["__proto__"]: ')
 
 
 def page_files() -> dict[str, bytes]:

@@ -44,7 +44,7 @@ def training_runs(folder: RunFolder) -> list[JsonObject]:
             {
                 "name": folder.place_of(path),
                 "updates": len(played),
-                "where": str(played[-1]["where"]) if played else None,
+                "where": str(played[-1].get("where")) if played else None,
                 "last_inside": played[-1].get("inside_success") if played else None,
                 "last_probe": {name: probes[-1].get(name) for name in PROBED} if probes else None,
                 "tiers": {**tiers_of(lines)},
@@ -77,8 +77,13 @@ def _record(path: Path) -> list[JsonObject]:
 
 
 def _finite(value: JsonValue) -> JsonValue:
-    """The value, or None for a number that JSON does not have: Python writes the loss of a failed update as NaN."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """The value without numbers that JSON does not have: Python writes the loss of a failed update as NaN.
+
+    A field becomes None. Inside a field, such as the steps of each tier, only whole numbers stay.
+    """
+    if isinstance(value, dict):
+        return {name: inner for name, inner in value.items() if isinstance(inner, int) and not isinstance(inner, bool)}
+    return None if isinstance(value, list) or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
 def _group(folder: Path) -> str | None:

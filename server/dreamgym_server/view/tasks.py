@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from dreamgym.curriculum.evidence import Evidence
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.replay.buffer import TaskValue
@@ -76,7 +74,7 @@ def curriculum_of(folder: RunFolder, name: str) -> tuple[list[Task], dict[str, T
         generated = [Task.model_validate(one) for one in state["generated"]]
         evidence = Evidence.of(state["groups"])
         attempted = list(state["groups"])
-    except (OSError, ValueError, ValidationError, KeyError, TypeError, InvalidInput) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError, InvalidInput) as error:
         raise InvalidInput(
             f"the curriculum of {name!r} cannot be read, perhaps it is being written: {error}"
         ) from error
@@ -117,6 +115,6 @@ def _newest(run: Path) -> Path | None:
     numbered = [
         (int(number), path)
         for path in run.glob(f"checkpoints/checkpoint-*/{CURRICULUM}")
-        if (number := path.parent.name.rpartition("-")[2]).isdigit() and not path.is_symlink()
+        if (number := path.parent.name.rpartition("-")[2]).isdecimal() and not path.is_symlink()
     ]
     return max(numbered)[1] if numbered else None
