@@ -20,6 +20,8 @@ from dreamgym.replay.keys import SOURCE_CODES, Key
 from dreamgym.types import Source, Transition
 
 EXACT_SCORE = 1.5
+DIGITS = 5
+"""Decimals of a score that order similar transitions. The others depend on how a buffer adds floats up."""
 SIMILAR_KEYS = 64
 """How many of the nearest keys, by cosine, are ranked again with the lexical term."""
 
@@ -68,15 +70,16 @@ def rank(candidates: Iterable[Candidate], retrieval: Retrieval) -> Sequence[Cand
     """The best k, best first, no two with the same outcome.
 
     A transition that was seen in several worlds is represented by the world that agrees best; worlds in which it was
-    only dreamed count if it was never recorded. If it was also seen for
-    the query's goal, the reward and the end seen for that goal are used; those of a dream are not used for a recording.
+    only dreamed count if it was never recorded. If its outcome was also seen for the query's goal, in a state as
+    similar, the reward and the end seen for that goal are used; those of a dream are not used for a recording.
     Scores of similar transitions count as equal if they agree to two decimals.
     """
     best: dict[UUID, Candidate] = {}
     worlds: defaultdict[UUID, dict[UUID, str]] = defaultdict(dict)  # of recordings for the query's goal, by outcome
     for candidate in sorted(candidates, key=lambda candidate: _standing(candidate, retrieval)):
         first = best.setdefault(candidate.outcome, candidate)
-        if candidate.same_goal and not first.same_goal and candidate.recorded >= first.recorded:
+        is_as_similar = candidate.score == first.score
+        if is_as_similar and candidate.same_goal and not first.same_goal and candidate.recorded >= first.recorded:
             best[candidate.outcome] = replace(first, id=candidate.id, goal=candidate.goal, same_goal=True)
         if candidate.exact and candidate.same_goal and candidate.recorded:
             worlds[candidate.outcome].setdefault(candidate.id, candidate.world)
@@ -108,7 +111,7 @@ def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:
         disagreement=-candidate.agreement,
         foreign=candidate.world != retrieval.world,
         another_goal=not candidate.same_goal,
-        distance=-candidate.score,
+        distance=-round(candidate.score, DIGITS),
         draw=draw(retrieval.seed, str(candidate.id) if retrieval.history is None else candidate.world),
         world=candidate.world,
         source=SOURCE_CODES[candidate.source],

@@ -44,6 +44,7 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
         _a_seed_keeps_its_world,
         _the_own_world_breaks_the_tie,
         _a_reward_is_that_of_the_asked_goal,
+        _a_similar_step_is_shown_in_its_own_state_with_its_own_score,
         _a_dream_lends_a_recording_neither_its_reward_nor_its_goal,
         _a_recording_comes_before_a_dream_that_agrees_better,
         _recordings_that_differ_in_their_end_alone_are_disputed,
@@ -325,6 +326,18 @@ async def _a_reward_is_that_of_the_asked_goal(buffer: ReplayBuffer) -> None:
     for goal, same in ((open_task.task.goal, True), ("", False), ("\nanother", False)):
         (found,) = await buffer.nearest(asked.model_copy(update={"goal": goal, "history": ()}))
         assert found.same_goal is same, f"an open task shares its goal with no other, asked for was {goal!r}"
+
+
+async def _a_similar_step_is_shown_in_its_own_state_with_its_own_score(buffer: ReplayBuffer) -> None:
+    near = sample_trajectory("near", sample_transition("kitchen", "north", "hall"), instruction="Leave the house.")
+    far = sample_trajectory("far", sample_transition("a dark cellar under the barn", "north", "hall"))
+    await buffer.add([near])
+    (alone,) = await buffer.nearest(sample_retrieval("kitchen", "north!"))
+    await buffer.add([far])
+    (best,) = await buffer.nearest(sample_retrieval("kitchen", "north!"))
+    assert best.transition.state == "kitchen", "the same outcome for the asked goal, but in another state"
+    assert (best.id, best.same_goal) == (alone.id, False)
+    assert math.isclose(best.score, alone.score, abs_tol=1e-3)
 
 
 async def _a_dream_lends_a_recording_neither_its_reward_nor_its_goal(buffer: ReplayBuffer) -> None:

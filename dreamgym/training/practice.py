@@ -30,7 +30,7 @@ from dreamgym.training.advantages import trusted
 from dreamgym.training.examples import EXAMPLES, KeptRollouts
 from dreamgym.training.old_settings import refuse_old_settings
 from dreamgym.training.probe import Evaluation
-from dreamgym.training.record import read_record, real_steps
+from dreamgym.training.record import dead_updates, read_record, real_steps
 from dreamgym.training.rollout import Player, Rollout, draw_seed, summary
 from dreamgym.types import Frozen, JsonObject, Task, Trajectory
 
@@ -414,7 +414,7 @@ class Practice:
             return "lost" in line or step < iteration or (step == iteration > 0 and "rollout_s" not in line)
 
         kept = [line for line in read_record(self._record) if led_here(line)]
-        self._taken = real_steps(kept)
+        self._taken, self.dead_updates = real_steps(kept), dead_updates(kept)
         if self.processes.index == 0:
             part = self._record.with_suffix(".part")
             part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")

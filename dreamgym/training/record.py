@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from dreamgym.types import JsonObject
@@ -13,6 +14,15 @@ from dreamgym.types import JsonObject
 def real_steps(record: Sequence[JsonObject]) -> int:
     """Number of steps that training took in the real environment. Probes do not count: nothing is learned from them."""
     return sum(int(str(line["environment_steps"])) for line in record if line.get("where") == "real")
+
+
+def dead_updates(record: Sequence[JsonObject]) -> int:
+    """Number of last updates, in a row, without a success and without a group to learn from."""
+    updates = (line for line in reversed(record) if "rollout_s" in line)
+    dead = takewhile(
+        lambda line: not line.get("inside_success") and line.get("dead_groups") == line.get("groups"), updates
+    )
+    return sum(1 for _ in dead)
 
 
 def tiers_of(record: Iterable[JsonObject]) -> Counter[str]:

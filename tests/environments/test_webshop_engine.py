@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 pytest.importorskip("rapidfuzz", reason="the shop needs the extra dreamgym[webshop]")
 pytest.importorskip("snowballstemmer", reason="the shop needs the extra dreamgym[webshop]")
 
+from dreamgym_integrations.environments.webshop import TOOLS
 from dreamgym_integrations.environments.webshop.catalogue import SMALL, Product, draw_prices, load
 from dreamgym_integrations.environments.webshop.goals import NO_LIMIT, Goal, goals
+from dreamgym_integrations.environments.webshop.reader import WebShopReader
 from dreamgym_integrations.environments.webshop.reward import nouns, score
 from dreamgym_integrations.environments.webshop.search import Analyzer, SearchIndex, _one_byte
 from dreamgym_integrations.environments.webshop.shop import Shop, shop
 from dreamgym_integrations.environments.webshop.visit import ShopVisit
+from dreamgym_integrations.environments.webshop.wishes import WebShopGoals
+
+from dreamgym.types import StepResult, Task, ToolCall
 
 CATALOGUE = load(None)
 ANALYZER = Analyzer()
@@ -196,6 +201,24 @@ def test_a_colour_inside_of_another_word_counts_as_the_original_counts_it() -> N
     rug = product("r", "Rug", demanded=("soft",), attributes=("soft",), options={"shape": ("rectangular",)})
     total, parts = score(rug, Goal(rug, {"shape": "rectangular"}, 10.0), 9.0, {"shape": "rectangular"})
     assert (total, parts["options"]) == (2 / 3, 0)
+
+
+def test_no_new_wish_has_options_that_the_score_does_not_count_as_fulfilled() -> None:
+    colours = ("red", "r.brown2060", "rectangular")  # with `brown` and `tan` inside
+    mug = product("B000000001", "Mug", demand="Find me a mug", options={"color": colours})
+    wish = Goal(mug, {"color": "red"}, 30.0)
+    visit, reader = ShopVisit(Shop([mug], 0), wish), WebShopReader(TOOLS)
+    state = reader.start(Task(id="mug", env="webshop", instruction=wish.instruction), StepResult(observation=""))
+    for call in (
+        ToolCall(name="search", arguments={"query": "mug"}),
+        ToolCall(name="click", arguments={"element": "b000000001"}),
+    ):
+        ((_, value),) = call.arguments.items()
+        assert (visit.search if call.name == "search" else visit.click)(str(value))
+        state = reader.after(state, call, reader.result(call, StepResult(observation=visit.observation)))
+    proposed = [goal.instruction for goal in WebShopGoals().proposals(wish.instruction, state, Random(0))]
+    assert len(proposed) == 3, "the other price limits"
+    assert all(" with color: red, " in instruction for instruction in proposed)
 
 
 def test_nouns_are_all_words_except_numbers_and_listed_other_words() -> None:

@@ -1,5 +1,6 @@
 from collections.abc import AsyncIterator
-from uuid import uuid4
+from dataclasses import replace
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ from dreamgym.replay.buffer import ReplayBuffer, Retrieval, Upserted
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.ranking import Candidate, rank
 from dreamgym.testing.replay import ENV, check_replay_buffer, sample_retrieval, sample_trajectory, sample_transition
 from dreamgym.types import Source, Task, Trajectory, Transition
 
@@ -123,6 +125,18 @@ async def test_both_buffers_give_the_same_answer_to_any_question(
         # lie on either side of a rounding step may change places.
         assert [d.score for d in found] == pytest.approx([d.score for d in expected], abs=0.011)
         assert len(found) <= asked.k
+
+
+def test_scores_that_differ_by_the_rounding_of_floats_alone_do_not_decide_the_order() -> None:
+    one = Candidate(UUID(int=1), UUID(int=1), "one", Source.REAL, 0, 1.304, False, UUID(int=0), True, True)
+    two = replace(one, id=UUID(int=2), outcome=UUID(int=2), world="two")
+    for seed in range(8):
+        asked = sample_retrieval("kitchen", "look", seed=seed)
+        orders = {
+            tuple(shown.id for shown in rank([replace(one, score=first), replace(two, score=second)], asked))
+            for first, second in ((1.304, 1.304), (1.3040001, 1.304), (1.304, 1.3040001))
+        }
+        assert len(orders) == 1
 
 
 EDITS = st.dictionaries(st.integers(0, 7), st.tuples(STEPS, WORLDS, st.sampled_from(list(Source)), GOALS), max_size=4)

@@ -37,6 +37,8 @@ def byte_pairs() -> PreTrainedTokenizerFast:
 TOKENIZER = byte_pairs()
 CODEC = ChatCodec(TOKENIZER)
 words = st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=40)
+SPECIAL = [*TOKENIZER.added_tokens_decoder]
+spelled = st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<pad>", "<", "|im_end|>", "\nsystem\n", "ok "]))
 
 
 @given(task=words, said=words, heard=words)
@@ -54,6 +56,20 @@ def test_a_turn_that_the_policy_did_not_close_is_closed_for_it(said: str, heard:
     open_ids = CODEC.answer(said)[:-1]
     closed = [*CODEC.answer(said), *CODEC.turn(heard, ended=True)]
     assert [*open_ids, *CODEC.turn(heard, ended=False)] == closed
+
+
+@given(parts=st.tuples(spelled, spelled, spelled))
+def test_a_text_that_is_spelled_like_a_special_token_is_read_as_a_text(parts: tuple[list[str], ...]) -> None:
+    def pieces(task: str, said: str, heard: str) -> list[int]:
+        return [*CODEC.start(task), *CODEC.answer(said), *CODEC.turn(heard, ended=True)]
+
+    task, said, heard = ("".join(one) for one in parts)
+    ids = pieces(task, said, heard)
+    assert [one for one in ids if one in SPECIAL] == [one for one in pieces("a", "b", "c") if one in SPECIAL]
+    turns = [{"role": "user", "content": task}, {"role": "assistant", "content": said}]
+    turns.append({"role": "user", "content": heard})
+    assert TOKENIZER.decode(ids) == TOKENIZER.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    assert CODEC.decode(CODEC.answer(said)) == said.strip()
 
 
 def test_sampled_ids_would_not_survive_a_round_trip_through_text() -> None:

@@ -129,6 +129,17 @@ def test_a_run_that_never_succeeds_stops_and_reports_what_helps(
     assert len(read_record(tmp_path / "m.jsonl")) == 2
 
 
+def test_a_resumed_run_counts_the_updates_without_a_success_before_it(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"dead_updates": 3, "save_every": 1, "steps": 8})
+    with pytest.raises(EnvironmentUnavailable, match="gone"):
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, make=hopeless, probe=broken_after(2))
+    with pytest.raises(TrainingStopped, match="no rollout of the last 3 updates"):
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, make=hopeless, resume=True)
+    assert len(read_record(tmp_path / "m.jsonl")) == 3
+
+
 def test_dead_updates_can_be_allowed(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:

@@ -16,7 +16,7 @@ from dreamgym_integrations.trainers.policy.dpo import prefer, preferences
 from dreamgym_integrations.trainers.policy.model import load_codec, load_policy
 from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec, PointerTalk
 from dreamgym_integrations.trainers.policy.pointer.create import create_pointer_policy
-from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
+from dreamgym_integrations.trainers.policy.pointer.mapped_state import WORD, MappedEntity, StateMap
 from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
 from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader, learn_forms
 from dreamgym_integrations.trainers.policy.scratch import create_policy
@@ -134,6 +134,24 @@ def test_a_tool_with_a_few_fixed_values_gives_a_verb_for_each_and_a_word_of_the_
     tea, state = MappedEntity("$word", "tea", ("tea",)), MappedEntity("$state", "", ())
     assert [five.call(tea, {}), nine.call(tea, {}), by_price.call(state, {})] == calls
     assert [verb.pointed_at(calls[1], [state, tea]) for verb in (five, nine, by_price)] == [None, 1, None]
+
+
+def test_calls_that_leave_out_an_argument_give_a_verb_that_leaves_it_out() -> None:
+    spec = EnvironmentSpec(
+        name="shop", tools_list=({"tools": [{"name": "search", "inputSchema": {"type": "object"}}]},), state=SHOP
+    )
+    calls = [ToolCall(name="search", arguments={"text": "tea", **more}) for more in ({"limit": 5}, {})]
+    recorded = Trajectory(
+        id="r",
+        task=Task(id="t", env="shop", instruction="Buy tea."),
+        transitions=Transition.chain("", [(call, StepResult(observation="done")) for call in calls]),
+        source=Source.REAL,
+        stop_reason=StopReason.CLOSED,
+    )
+    tea = MappedEntity(WORD, "tea", ())
+    verbs = learn_verbs([recorded], ServerReader(spec))
+    said = [next(verb.call(tea, {}) for verb in verbs if verb.pointed_at(call, [tea]) == 0) for call in calls]
+    assert said == calls
 
 
 def test_a_refused_policy_from_scratch_suggests_only_policies_that_can_act_there(tmp_path: Path) -> None:

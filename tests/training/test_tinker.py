@@ -19,6 +19,7 @@ from tinker_double import TinkerDouble, tinker_double
 
 from dreamgym import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.training.advantages import group_advantages
 from dreamgym.training.practice import Settings
 from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject
@@ -54,7 +55,7 @@ def test_updates_at_the_server_raise_success_and_sampler_and_trainer_agree(
     double: TinkerDouble, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     figures: list[JsonObject] = []
-    settings = at(double.url, steps=16, groups=4, group_size=8)
+    settings = at(double.url, steps=16, groups=4, group_size=8, learning_rate=2e-3)
     trained(lamp_spec, lamp_policy, tmp_path, settings, portal, on_learned=figures.append)
     found = successes(tmp_path)
     assert mean(found[-3:]) > mean(found[:3]) + 0.2
@@ -63,6 +64,19 @@ def test_updates_at_the_server_raise_success_and_sampler_and_trainer_agree(
     first = double.sampled[: 4 * 8]
     assert len({asked["sampling_params"]["seed"] for asked in first}) == 4 * 8, "each prompt has its own seed"
     assert json.loads((tmp_path / "policy" / "tinker.json").read_text())["state"] in double.saved
+
+
+def test_an_update_at_the_server_is_a_mean_over_all_its_sampled_tokens_as_in_this_process(
+    double: TinkerDouble, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    trained(lamp_spec, lamp_policy, tmp_path, at(double.url, steps=6), portal)
+    updates = [line for line in read_record(tmp_path / "m.jsonl") if "rollout_s" in line]
+    learned = [line for line in updates if line["dead_groups"] != line["groups"]]
+    assert any(line["dead_groups"] for line in learned), "a group that teaches nothing has tokens too"
+    possible = {one for solved in (1, 2, 3) for one in group_advantages([1.0] * solved + [0.0] * (4 - solved))}
+    for line, advantages in zip(learned, double.advantages, strict=True):
+        for one in advantages:
+            assert min(abs(one * int(str(line["sampled_tokens"])) - other) for other in possible) < 1e-4
 
 
 def test_a_run_that_was_cut_off_goes_on_with_the_weights_and_the_optimiser_of_its_checkpoint(

@@ -36,6 +36,8 @@ class TinkerDouble:
     saved: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     loaded: list[str] = field(default_factory=list)
     """Paths of the weights that it was asked to load."""
+    advantages: list[list[float]] = field(default_factory=list)
+    """The advantages other than 0 of each optimiser step's tokens."""
     answers: dict[str, Answer] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -91,6 +93,7 @@ class TinkerDouble:
         asked = pb.ForwardBackwardRequest()
         asked.ParseFromString(raw)
         assert asked.loss_fn == "importance_sampling"
+        self.advantages.append([])
         logprobs_N = [self._learned(datum) for datum in asked.data]
         ends = np.cumsum([0, *(4 * len(one) for one in logprobs_N)], dtype=np.int64)
         logprobs = pb.BatchedTensor(
@@ -108,6 +111,7 @@ class TinkerDouble:
         before, advantages = (
             torch.from_numpy(np.frombuffer(given[name].dense, np.float32).copy()) for name in ("logprobs", "advantages")
         )
+        self.advantages[-1] += advantages[advantages != 0].tolist()
         logprobs_TV = self.policy.model(input_ids=ids[None]).logits[0].float().log_softmax(-1)
         logprobs = logprobs_TV.gather(-1, targets[:, None])[:, 0]
         (-((logprobs - before).exp() * advantages).sum()).backward()

@@ -17,7 +17,7 @@ how well the kind of the bought product matches that of the wanted one. Two thin
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from zlib import crc32
 
@@ -54,12 +54,22 @@ def score(bought: Product, goal: Goal, price: float, options: Mapping[str, str])
     """The score of a purchase, and its parts. Raises MissingPackage."""
     wanted = goal.product.demanded
     attributes = sum(_has_attribute(bought, attribute) for attribute in wanted)
-    chosen = [_colour_in(value) for value in options.values()]
-    fulfilled = sum(_is_like_one_of(_wish(name, value), chosen) for name, value in goal.options.items())
+    fulfilled = sum(_fulfilled(goal.options, options))
     in_price = price <= goal.price_limit
     kind = _kind(bought, goal.product)
     share = (attributes + fulfilled + in_price) / (len(wanted) + len(goal.options) + 1)
     return share * kind, {"kind": kind, "attributes": attributes, "options": fulfilled, "price": in_price}
+
+
+def can_be_fulfilled(wanted: Mapping[str, str]) -> bool:
+    """True if a purchase with exactly the wanted options fulfils all of them. Raises MissingPackage."""
+    return all(_fulfilled(wanted, wanted))
+
+
+def _fulfilled(wanted: Mapping[str, str], options: Mapping[str, str]) -> Iterator[bool]:
+    """Yield for each wanted option whether the chosen ones fulfil it."""
+    chosen = [_colour_in(value) for value in options.values()]
+    return (_is_like_one_of(_wish(name, value), chosen) for name, value in wanted.items())
 
 
 def _kind(bought: Product, meant: Product) -> float:

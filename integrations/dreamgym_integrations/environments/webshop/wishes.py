@@ -11,6 +11,7 @@ from dreamgym.goals import PageGoal
 from dreamgym.state import as_object
 from dreamgym.types import JsonObject, ToolCall
 from dreamgym_integrations.environments.webshop.goals import PRICE_LIMITS
+from dreamgym_integrations.environments.webshop.reward import can_be_fulfilled
 from dreamgym_integrations.environments.webshop.visit import BUY
 
 LIMITS = 4
@@ -20,7 +21,11 @@ MOST = 1_000
 
 
 class WebShopGoals:
-    """WebShop's goals, see `dreamgym.goals.PageGoals`."""
+    """WebShop's goals, see `dreamgym.goals.PageGoals`, without those that the shop's score does not count as fulfilled.
+
+    Raises:
+        MissingPackage: the package that compares options is not installed.
+    """
 
     def proposals(self, instruction: str, state: JsonObject, draw: Random) -> Iterator[PageGoal]:
         asin, options, price = "", defaultdict[str, list[str]](list), 0.0
@@ -42,7 +47,7 @@ class WebShopGoals:
             wished = ", and ".join(f"{name}: {value}" for name, value in chosen.items())
             with_options = f" with {wished}" if wished else ""
             asked = f"{thing}{with_options}, and price lower than {limits[limit]:.2f} dollars"
-            if asked != instruction.strip():
+            if asked != instruction.strip() and can_be_fulfilled(chosen):
                 yield PageGoal(asked, _check(asin, chosen), _way(asked, asin, chosen))
 
 

@@ -7,6 +7,7 @@ changes the ids.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import takewhile
@@ -42,6 +43,8 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 updates."""
 
 _MARKER = "\N{OBJECT REPLACEMENT CHARACTER}"
+_BREAK = "\ufdd0"
+"""Stands inside of a text that is spelled like a special token, so that it is not read as one."""
 _USER: JsonObject = {"role": "user", "content": ""}
 _SAYING: JsonObject = {"role": "assistant", "content": _MARKER}
 _CALLING: JsonObject = {
@@ -131,19 +134,37 @@ class ChatCodec:
 
     def answer(self, text: str) -> list[int]:
         """The ids of a whole answer with its end token, for supervised training."""
-        return [*self._ids(text), self._eos]
+        return [*self._ids(self._broken(text)), self._eos]
 
     def _render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> str:
+        """The text of the template, in which only the template itself has special tokens."""
+        shown, offered = self._broken([*messages]), self._broken([*tools])
         try:
             text = self._tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True
+                shown, tools=offered or None, tokenize=False, add_generation_prompt=True
             )
         except (TemplateError, TypeError) as error:
             raise InvalidInput(f"the policy's chat template cannot render this conversation: {error}") from error
         return cast("str", text)
 
     def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        parts = text.split(_BREAK)
+        return [one for part in parts for one in self._tokenizer(part, add_special_tokens=False)["input_ids"]]
+
+    @cached_property
+    def _special(self) -> re.Pattern[str]:
+        """Finds the place after the first character of each special token."""
+        names = (str(one) for one in self._tokenizer.added_tokens_decoder.values() if one.special)
+        spelled = (f"(?<={re.escape(name[0])})(?={re.escape(name[1:])})" for name in names if len(name) > 1)
+        return re.compile("|".join(spelled) or "(?!)")
+
+    def _broken(self, value: Any) -> Any:
+        """A copy of a JSON value whose texts contain no special token: each is broken after its first character."""
+        if isinstance(value, str):
+            return self._special.sub(_BREAK, value.replace(_BREAK, ""))
+        if isinstance(value, dict):
+            return {name: self._broken(one) for name, one in value.items()}
+        return [self._broken(one) for one in value] if isinstance(value, list) else value
 
 
 class ChatTalk:

@@ -214,11 +214,12 @@ class ServerWeights:
         Raises:
             InvalidInput: sampler and trainer differ by more than rounding explains.
         """
-        rows = [(row, advantage) for row, advantage in scored_rows(played, practice, self._settings) if advantage]
+        scored = scored_rows(played, practice, self._settings)
+        rows = [(row, advantage) for row, advantage in scored if advantage]
         if not rows:  # all episodes of each group had the same reward
             return {"learning_rate": rate}
-        tokens = sum(sum(row.mask) for row, _ in rows)
-        # the server's loss is a sum over tokens; TRL's is their mean
+        # the server's loss is a sum over tokens; that of GRPO is a mean over all sampled tokens of the update
+        tokens = sum(sum(row.mask) for row, _ in scored)
         data = [datum(row, advantage / tokens) for row, advantage in rows]
         adam = _client().AdamParams(learning_rate=rate, beta2=0.999, eps=1e-8, grad_clip_norm=1.0)
         with _failures(self._url):
@@ -241,7 +242,12 @@ class ServerWeights:
                 f"of a token, expected at most {MOST_APART}: the sampler does not seem to use the trained weights"
             )
         importance = sum(map(math.exp, apart)) / len(apart)
-        return {"learning_rate": rate, "apart": mean, "importance": importance, "trained_tokens": tokens}
+        return {
+            "learning_rate": rate,
+            "apart": mean,
+            "importance": importance,
+            "trained_tokens": sum(sum(row.mask) for row, _ in rows),
+        }
 
     def save(self, folder: Path, name: str) -> None:
         """Save the weights at the server under a name, and write the server's names for them into a folder."""

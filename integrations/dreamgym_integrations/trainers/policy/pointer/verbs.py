@@ -43,11 +43,11 @@ class Verb(Frozen):
     fields: dict[str, str] = Field(default_factory=dict)
     """Arguments that are in a field of the entity, with the field's name."""
     constants: JsonObject = Field(default_factory=dict)
-    """Arguments that are always the same."""
+    """Arguments that are always the same; null for one that the calls leave out."""
 
     def call(self, entity: MappedEntity, state: JsonObject) -> ToolCall | None:
         """The call; None if an argument is not known."""
-        arguments = dict(self.constants)
+        arguments: JsonObject = {name: value for name, value in self.constants.items() if value is not None}
         if self.points_at is not None:
             arguments[self.points_at] = entity.id
         arguments |= {argument: state.get(value) for argument, value in self.values.items()}
