@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import signal
 import sys
@@ -15,6 +16,9 @@ import typer
 from dreamgym.cli import INTERRUPTED
 from dreamgym.cli.old_options import refuse_old_options
 from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
+
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+"""Errors of a disk that takes no more."""
 
 
 def run(program: typer.Typer, verb: str = "") -> None:
@@ -32,6 +36,15 @@ def run(program: typer.Typer, verb: str = "") -> None:
             program()
     except KeyboardInterrupt:  # typer handles it while it runs the verb, but not before and after
         sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        typer.echo(
+            f"dreamgym: {error.filename or 'a file'} cannot be written: {error.strerror}; make room or give another "
+            "place, and run the same command again",
+            err=True,
+        )
+        sys.exit(1)
     except DreamGymError as error:
         typer.echo(f"dreamgym: {error}", err=True)
         sys.exit(2 if isinstance(error, InvalidInput) else 3 if isinstance(error, BudgetSpent) else 1)

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from dreamgym.dream.ending import is_unbounded
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import ExperienceModel, Judge
-from dreamgym.dream.task_check import accomplished
+from dreamgym.dream.task_check import accomplished, check_of
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.evaluation.attack_texts import Attack, texts_of
@@ -262,7 +262,7 @@ async def _answer(
     keep: Keep,
 ) -> AttackEpisode | None:
     """Attack the judge with a final answer, after at most one call; None if a check decides or nothing can judge."""
-    if not isinstance(model, Judge) or "success" in task.metadata:
+    if not isinstance(model, Judge) or any(check_of(task).values()):
         return None
     texts = texts_of(Attack.FINAL_ANSWER, task)
     answer = texts[number % len(texts)]

@@ -21,7 +21,7 @@ from dreamgym.dream.questions import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.evaluation.calls import Compared, facts, similarity
-from dreamgym.evaluation.rates import Rate, bootstrap, clustered, numbered
+from dreamgym.evaluation.rates import Rate, bootstrap, clustered, numbered, with_width
 from dreamgym.evaluation.steps import changes, field_score
 from dreamgym.llm import LLM, Message
 from dreamgym.state import difference, parsed, relevant
@@ -227,7 +227,7 @@ def weighted_kappa(
 
     mean = float(kappas(tables.sum(axis=0, keepdims=True))[0])
     low, high = bootstrap(lambda drawn_RC: kappas(tables[drawn_RC].sum(axis=1)), n, seed=seed)
-    return Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(ours))
+    return with_width(Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(ours)), n)
 
 
 def _mean(scores: Sequence[float], clusters: Sequence[str], seed: int) -> Rate:

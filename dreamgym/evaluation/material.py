@@ -56,8 +56,10 @@ def material(
         seed: seed of every draw.
 
     Raises:
-        InvalidInput: nothing is left to predict.
+        InvalidInput: nothing is left to predict, or `held_out` is not a share.
     """
+    if not 0 <= held_out <= 1:
+        raise InvalidInput(f"held_out: expected a share from 0 to 1, got {held_out}")
     if learned is None:
         rest, apart = split(recorded, held_out, seed)
     else:

@@ -30,6 +30,7 @@ from dreamgym.evaluation.report.behind import StepBehind, behind
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.evaluation.stopwatch import Stopwatch
+from dreamgym.files import make_folder
 from dreamgym.llm import LLM, Pingable, Reachable
 from dreamgym.prices import price_of
 from dreamgym.tools import Tools
@@ -194,7 +195,10 @@ class Measurement:
 
         Raises:
             EnvironmentUnavailable: the model's endpoint stopped answering. What was predicted until then counts.
+            InvalidInput: `out` cannot be a folder.
         """
+        if self._out is not None:
+            make_folder(self._out)
         given, chosen = self._given, self._setting
         kept = self._kept(KeptStep, "steps", *self._basis())
         left = {step.key: step for step in given.steps}

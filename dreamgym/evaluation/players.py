@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from random import Random
 
-from dreamgym.dream.task_check import accomplished
+from dreamgym.dream.task_check import accomplished, check_of
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.evaluation.scripts import Ids, Reads, Script, distinct
 from dreamgym.state import mentioned, parsed
@@ -70,7 +70,7 @@ def tasks_of(recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
     """
     tasks = {one.task.id: one.task for one in recordings if one.transitions}.values()
     done = {one.task.id for one in recordings if one.transitions and _succeeded(one)}
-    return tuple(sorted(tasks, key=lambda task: ("success" not in task.metadata, task.id not in done)))
+    return tuple(sorted(tasks, key=lambda task: (not any(check_of(task).values()), task.id not in done)))
 
 
 def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> ScriptedPlayer:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 RESAMPLES = 2000
 DRAWN = 1 << 24
 """Number of cluster numbers that are drawn at a time: 128 MiB, and as much again in each array of a statistic."""
+SEEDS = 1 << 64
+"""Number of seeds of numpy that are used: it takes no negative seed."""
 NORMAL = 1.959964
 """97.5 % quantile of the normal distribution."""
 ROUNDING = 1e-9
@@ -35,6 +37,8 @@ class Rate(Frozen):
     n: int
 
     def __str__(self) -> str:
+        if not self.n:
+            return "unknown"
         return f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
 
@@ -146,11 +150,11 @@ def bootstrap(
     Args:
         statistic: returns the value of each row of R x `clusters` drawn cluster numbers; may leave rows out.
         clusters: number of clusters.
-        seed: seed of the draws.
+        seed: seed of the draws; it may be negative.
     """
     import numpy as np
 
-    random, rows = np.random.default_rng(seed), max(1, DRAWN // max(1, clusters))
+    random, rows = np.random.default_rng(seed % SEEDS), max(1, DRAWN // max(1, clusters))
     sizes = [min(rows, RESAMPLES - done) for done in range(0, RESAMPLES, rows)]
     values = [statistic(random.integers(clusters, size=(size, clusters))) for size in sizes]
     low, high = np.percentile(np.concatenate(values), [2.5, 97.5])
@@ -166,14 +170,14 @@ def numbered(clusters: Sequence[str]) -> tuple[list[int], int]:
 def clustered(values: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
     """Mean of values in [0, 1] that come in clusters, such as the steps of a trajectory.
 
-    The interval is a percentile bootstrap over clusters, and never narrower than Wilson's over all values, as it would
-    be if all values were equal.
+    The interval is a bootstrap over clusters, wider for few of them, and never narrower than Wilson's over all values,
+    as it would be if all values were equal.
     """
     plain = wilson(sum(values), len(values))
     if not values:
         return plain
     low, high = _mean_interval(values, clusters, seed)
-    return plain.model_copy(update={"low": min(low, plain.low), "high": max(high, plain.high)})
+    return plain.model_copy(update={"low": max(0.0, min(low, plain.low)), "high": min(1.0, max(high, plain.high))})
 
 
 def by_cluster(values_CN: Sequence[Sequence[float]], *, seed: int = 0) -> Rate:
@@ -183,7 +187,7 @@ def by_cluster(values_CN: Sequence[Sequence[float]], *, seed: int = 0) -> Rate:
 
 
 def clustered_difference(differences: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
-    """Mean of paired differences in [-1, 1] with a percentile bootstrap over clusters.
+    """Mean of paired differences in [-1, 1] with a bootstrap over clusters, wider for few of them.
 
     If all differences are equal, the bootstrap has no width. The interval then extends on both sides by Wilson's upper
     bound for an event that occurs in none of the clusters.
@@ -194,22 +198,37 @@ def clustered_difference(differences: Sequence[float], clusters: Sequence[str], 
     low, high = _mean_interval(differences, clusters, seed)
     if high - low < ROUNDING:
         low, high = _around_equal(mean, len(set(clusters)))
-    return Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(differences))
+    return Rate(mean=mean, low=max(-1.0, min(low, mean)), high=min(1.0, max(high, mean)), n=len(differences))
 
 
-def _around_equal(difference: float, clusters: int) -> tuple[float, float]:
-    """The ends of an interval around differences in [-1, 1] that are equal in all clusters."""
+def _around_equal(value: float, clusters: int) -> tuple[float, float]:
+    """The ends of an interval around a value in [-1, 1] that is the same in all clusters, or in all draws of them."""
     unseen = wilson(0, clusters).high
-    return max(-1.0, difference - unseen), min(1.0, difference + unseen)
+    return max(-1.0, value - unseen), min(1.0, value + unseen)
+
+
+def with_width(rate: Rate, clusters: int) -> Rate:
+    """The rate; if its bootstrap over clusters is a single point, with the interval of values that are all equal."""
+    if rate.high - rate.low >= ROUNDING:
+        return rate
+    low, high = _around_equal(rate.mean, clusters)
+    return rate.model_copy(update={"low": low, "high": high})
 
 
 def _mean_interval(values: Sequence[float], clusters: Sequence[str], seed: int) -> tuple[float, float]:
+    """The ends of a bootstrap over clusters, wider by as much as Student's t is for so few of them.
+
+    A percentile bootstrap alone covers only 49 % for 2 clusters, 82 % for 6 and 92 % for 12.
+    """
     import numpy as np
 
     owners, n = numbered(clusters)
     sums_C = np.bincount(owners, weights=np.array(values, dtype=float), minlength=n)
     counts_C = np.bincount(owners, minlength=n)
-    return bootstrap(lambda drawn_RC: sums_C[drawn_RC].sum(axis=1) / counts_C[drawn_RC].sum(axis=1), n, seed=seed)
+    low, high = bootstrap(lambda drawn_RC: sums_C[drawn_RC].sum(axis=1) / counts_C[drawn_RC].sum(axis=1), n, seed=seed)
+    mean = math.fsum(values) / len(values)
+    wider = _quantile(n - 1) / NORMAL * math.sqrt(n / (n - 1)) if n > 1 else 1.0
+    return mean - wider * (mean - low), mean + wider * (high - mean)
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
@@ -226,7 +245,8 @@ def rank_correlation(
     """Rank correlation of the mean outcome of P players between two worlds, with a bootstrap interval over N tasks.
 
     If an outcome is missing in one world, the task does not count for this player. Draws without an order are left
-    out. None for fewer than three players, or if all players are equally good in one of the worlds.
+    out. If all others agree, the interval extends by Wilson's upper bound for an event that occurs in no task. None for
+    fewer than three players, or if all players are equally good in one of the worlds.
     """
     import numpy as np
 
@@ -252,7 +272,8 @@ def rank_correlation(
         return drawn if len(drawn) else mean
 
     low, high = bootstrap(of_draws, one.shape[1], seed=seed)
-    return Rate(mean=found, low=min(low, found), high=max(high, found), n=len(one_PN))
+    rate = Rate(mean=found, low=min(low, found), high=max(high, found), n=len(one_PN))
+    return with_width(rate, one.shape[1])
 
 
 def ranks(values_RP: NDArray[np.float64]) -> NDArray[np.float64]:

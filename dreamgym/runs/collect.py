@@ -22,6 +22,7 @@ from dreamgym.runs.opening import (
     open_store,
     open_worlds,
     real_for,
+    require_at_least,
     seeded,
     served,
     tasks_of,
@@ -71,9 +72,11 @@ async def collect(
         The numbers of played and won episodes, and the ids of failed ones.
 
     Raises:
-        InvalidInput: an agent has no chat model, there are no tasks, or another collection writes to `out`.
+        InvalidInput: an agent has no chat model, there are no tasks, `episodes` or `workers` is less than 1, `out`
+            contains something else or cannot be written, or another collection writes to it.
         EnvironmentUnavailable: no episode could be played, or too many failed in a row.
     """
+    require_at_least(1, episodes=episodes, workers=workers)
     where = Against(against)
     spec = load_spec(env) if isinstance(env, str) else env
     if where is Against.DREAM:

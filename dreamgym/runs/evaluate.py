@@ -19,6 +19,7 @@ from dreamgym.runs.opening import (
     open_store,
     open_worlds,
     real_for,
+    require_at_least,
     seeded,
     stored_trajectories,
     tasks_of,
@@ -58,9 +59,13 @@ async def evaluate(
         dsn: DSN of the store that a dream is grounded in; None: the embedded server.
         seed: fixes the sampled tokens.
         cluster: address of the Ray cluster that plays; each worker must have the policy's folder. None: this process.
+
+    Raises:
+        InvalidInput: `episodes` is less than 1, there is no policy, or the split has no tasks.
     """
     from dreamgym_integrations.trainers.policy.model import load_policy
 
+    require_at_least(1, episodes=episodes)
     chosen = dream_setting(model, without, against)
     where = Against(against)
     spec = load_spec(env) if isinstance(env, str) else env

@@ -27,13 +27,13 @@ from dreamgym.evaluation.predictions import RecordedStep, as_done, dream_of, pla
 from dreamgym.evaluation.report import CHECK_FILE, CheckReport, FidelityReport, behind
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
-from dreamgym.files import write_whole
+from dreamgym.files import make_folder, write_whole
 from dreamgym.redaction import redact_by, redacted
 from dreamgym.replay.grouped import as_line
 from dreamgym.runs.cluster import Crew, workers
 from dreamgym.runs.console import now_and_then
 from dreamgym.runs.estimate import of_steps, say_estimate
-from dreamgym.runs.opening import Against
+from dreamgym.runs.opening import Against, require_at_least
 from dreamgym.types import Frozen, Source, Trajectory
 
 HELD_OUT_FILE = "held_out.jsonl"
@@ -67,7 +67,7 @@ def check(
 
     Raises:
         InvalidInput: nothing can be held out, a model is given for the real system, the model's endpoint cannot be
-            asked, or `trajectories` is missing.
+            asked, `trajectories` is missing, or `out` cannot be a folder.
     """
     against = Against(against)
     if against is Against.REAL and model is not None:
@@ -75,6 +75,8 @@ def check(
     spec, chosen = load_spec(env), setting(model or "")
     recorded, learned = recorded_of(spec, env, trajectories), _learned([chosen], say)
     given = material(spec, recorded, held_out=held_out, learned=learned, all_steps=True, seed=seed)
+    if out is not None:
+        make_folder(out)
     if against is Against.REAL:
         name, shown, (calls, complete) = None, None, _play_again(spec, given, say)
     else:
@@ -175,10 +177,13 @@ def fidelity(
 
     Raises:
         InvalidInput: nothing can be held out or compared, a model or the judge cannot be asked, the judge is not a
-            language model, or there are more than two settings.
+            language model, there are more than two settings or none, a number is too small, or `out` cannot be a
+            folder.
     """
-    if len(models) > 2:
+    if len(models) not in (1, 2):
         raise InvalidInput(f"expected one --model, or two to compare, got {len(models)}")
+    require_at_least(1, limit=limit, parallel=parallel)
+    require_at_least(0, known=known, closed_loop=closed_loop)
     spec, chosen = load_spec(env), [setting(text) for text in models]
     loaded = [load_model(one.model or None, env=spec.name) for one in chosen]
     given = material(
@@ -335,8 +340,8 @@ def _lines(some: Iterable[Frozen]) -> str:
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files by name, each whole or not at all, for their owner alone: they quote the recordings."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write files into a folder, each whole or not at all, for their owner alone: they quote the recordings."""
+    make_folder(folder)  # an interrupted measurement may not have made it
     for name, text in files.items():
         write_whole(folder / name, text)
 

@@ -44,6 +44,13 @@ class Against(StrEnum):
     REAL = "real"
 
 
+def require_at_least(least: int, **numbers: int | None) -> None:
+    """Raises InvalidInput if one of the numbers is smaller; None is no number."""
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise InvalidInput(f"{name}: expected {least} or more, got {number}")
+
+
 @asynccontextmanager
 async def open_store(dsn: str | None = None, encoder: str | None = None) -> AsyncIterator[Store]:
     """Open the store at `dsn`, else at the DSN in the variable DREAMGYM_DSN, else on the embedded server.

@@ -7,6 +7,7 @@ episodes that were kept are not played again. An episode that fails before its f
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from dreamgym.budget import check_budget
 from dreamgym.environment import Behaviour, Environment, first_reason, read_jsonl
 from dreamgym.episode import play
-from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, MissingPackage
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.evaluation.episodes import WORKERS, play_many
 from dreamgym.files import open_alone, write_whole
 from dreamgym.redaction import Redact, redacted
@@ -29,6 +30,8 @@ from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajector
 if TYPE_CHECKING:
     from dreamgym_server.sources import Worlds
 
+BEGINNING = b'{"id":'
+"""The first bytes of the line of an episode."""
 BATCH = 100
 STORE_EVERY_S = 10.0
 HOPELESS = 20
@@ -80,29 +83,38 @@ class InFile:
     """Keeps episodes in a JSONL file; each line is written as soon as its episode is over.
 
     Raises:
-        InvalidInput: another command is writing to the file.
+        InvalidInput: another command is writing to the file, it cannot be written, or it contains something else. Then
+            it stays as it is.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
-            self._file = opened.enter_context(open_alone(path))
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = opened.enter_context(open_alone(path))
+            except OSError as error:
+                raise InvalidInput(f"{path} cannot be written: {error.strerror}; give another file") from error
             self._heal()
             self.ids = {trajectory.id for trajectory in read_jsonl(path, Trajectory)}
             opened.pop_all()  # without an error, the file stays open
 
     def _heal(self) -> None:
-        """Repair a last line without a newline. If its episode is cut off, remove it: the episode is played again."""
+        """Repair a last line without a newline. If its episode is cut off, remove it: the episode is played again.
+
+        A file with anything but episodes is left as it is.
+        """
         self._file.seek(0)
         written = self._file.read()
         whole = written.rfind(b"\n") + 1
         if whole == len(written):
             return
-        try:
-            Trajectory.model_validate_json(written[whole:])
+        *lines, last = written.split(b"\n")
+        if not all(map(_is_episode, filter(bytes.strip, lines))):
+            return
+        if _is_episode(last):
             self._file.write(b"\n")
-        except ValueError:
+        elif _is_cut_off(last):
             say(f"{self._path}: the last line was half written; its episode is played again")
             self._file.truncate(whole)
         self._file.flush()
@@ -122,6 +134,25 @@ class InFile:
                 arranged = [lines[i] for i in sorted(range(len(lines)), key=places.__getitem__)]
                 write_whole(self._path, b"".join(arranged).decode())
         self._file.close()
+
+
+def _is_episode(line: bytes) -> bool:
+    try:
+        Trajectory.model_validate_json(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_cut_off(line: bytes) -> bool:
+    """True if a line begins as that of an episode and then breaks off."""
+    if line[: len(BEGINNING)] != BEGINNING[: len(line)]:
+        return False
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
 
 
 class InBuffer:

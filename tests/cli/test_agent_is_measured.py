@@ -70,6 +70,44 @@ def test_eval_plays_the_agent_and_stores_nothing(dreamgym: Command, dsn: str, po
     assert len(stored(dsn)) == before
 
 
+DOWN = """
+from dreamgym import EnvironmentSpec, Task
+from dreamgym.errors import EnvironmentUnavailable
+
+
+class Down:
+    tools = ({"name": "act", "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}}},)
+    spec = EnvironmentSpec(name="down", tools_list=({"tools": list(tools)},))
+    behaviours = {}
+
+    def __init__(self, options):
+        pass
+
+    def tasks(self, split):
+        return [Task(id="t", env="down", instruction="Wait.")]
+
+    def create(self):
+        return self
+
+    async def reset(self, task, *, seed=None):
+        raise EnvironmentUnavailable("the server is down")
+
+    async def close(self):
+        pass
+"""
+
+
+def test_the_success_of_a_policy_whose_episodes_all_failed_is_unknown(
+    dreamgym: Command, policy: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "down.py").write_text(DOWN)
+    env = f"{tmp_path / 'down.py'}:Down"
+    code, out, err = dreamgym("eval", env, "--policy", str(policy), "--against", "real")
+    assert code == 0, err
+    assert out.splitlines()[0] == f"success unknown over 0 episodes of {env} (real, test)"
+    assert "1 episodes failed because of the environment and are not counted" in out
+
+
 def test_an_agent_in_training_is_probed_and_its_probes_are_not_stored(
     dreamgym: Command, dsn: str, policy: Path, agent: str, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import fcntl
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -169,6 +171,38 @@ def test_a_last_line_that_lacks_only_its_newline_is_kept(dreamgym: Command) -> N
     _, _, err = dreamgym(*collect(2))
     assert "half written" not in err
     assert Path("out.jsonl").read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "mine",
+    ['{"my": "settings"}', '{"id":"t","env":"lamps","instruction":"Light it."}', "my\nnotes", 'my\n{"id":', "notes"],
+)
+def test_a_file_with_something_else_in_it_is_refused_and_stays_as_it_is(dreamgym: Command, mine: str) -> None:
+    Path("mine").write_text(mine)
+    code, _, err = dreamgym(*collect(2, "mine"))
+    assert (code, Path("mine").read_text()) == (2, mine)
+    assert "mine, line " in err
+
+
+def test_a_folder_in_place_of_a_file_is_refused_in_one_line(dreamgym: Command) -> None:
+    Path("runs").mkdir()
+    code, _, err = dreamgym(*collect(2, "runs"))
+    assert (code, err) == (2, "dreamgym: runs cannot be written: Is a directory; give another file\n")
+
+
+def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(dreamgym: Command) -> None:
+    limited = ["bash", "-c", 'ulimit -f 16 && exec "$@"', "", sys.executable, "-m", "dreamgym", *collect(100)]
+    ended = subprocess.run(limited, check=False, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "dreamgym: a file cannot be written: File too large; make room or give another place, and run the same command "
+        "again"
+    )
+    assert "Traceback" not in ended.stderr
+    code, _, err = dreamgym(*collect(100))
+    assert code == 0
+    assert "its episode is played again" in err
+    assert lamps_of("out.jsonl") == list(range(100))
 
 
 def test_an_empty_line_in_the_file_is_skipped(dreamgym: Command) -> None:

@@ -108,6 +108,26 @@ def test_a_clustered_interval_holds_its_mean_and_is_no_narrower_than_wilsons(pai
     assert 0 <= rate.low <= plain.low <= plain.high <= rate.high <= 1
 
 
+@pytest.mark.parametrize("clusters", [2, 3, 6, 12])
+def test_the_interval_of_clustered_values_covers_the_truth_for_few_clusters(clusters: int) -> None:
+    draw, rounds = np.random.default_rng(clusters), 300
+    names = [str(i // 5) for i in range(5 * clusters)]
+    differing = sharing = 0
+    for _ in range(rounds):
+        centres = np.repeat(draw.normal(0.5, 0.1, clusters), 5)
+        values = np.clip(draw.normal(centres, 0.05), 0, 1).tolist()
+        rate, plain = clustered_difference(values, names), clustered(values, names)
+        differing += rate.low <= 0.5 <= rate.high
+        sharing += plain.low <= 0.5 <= plain.high
+    assert differing / rounds > 0.88
+    assert sharing / rounds > 0.925, "it is no narrower than Wilson's"
+
+
+def test_the_seed_of_an_interval_may_be_negative() -> None:
+    values, names = [float(i % 3 == 0) for i in range(100)], [str(i // 2) for i in range(100)]
+    assert clustered(values, names, seed=-1).mean == clustered(values, names).mean
+
+
 def test_values_that_go_together_in_clusters_widen_the_interval() -> None:
     values = [1.0] * 50 + [0.0] * 50
     together = clustered(values, [str(i // 10) for i in range(100)])

@@ -21,7 +21,7 @@ from dreamgym.evaluation.closed_loop import ClosedLoop, PlayerResult, closed_loo
 from dreamgym.evaluation.consistency import Consistency, consistency
 from dreamgym.evaluation.episodes import has_succeeded, perform, play_many, repeating
 from dreamgym.evaluation.players import ScriptedPlayer, players_of, sessions, tasks_of
-from dreamgym.evaluation.rates import by_cluster, rank_correlation, ranks, spearman
+from dreamgym.evaluation.rates import by_cluster, rank_correlation, ranks, spearman, wilson
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject
@@ -372,6 +372,14 @@ def test_the_interval_of_a_rank_correlation_holds_it(outcomes: list[list[float]]
     other_PN = [list(reversed(row[:n])) for row in outcomes]
     rate = rank_correlation(one_PN, other_PN)
     assert rate is None or -1 <= rate.low <= rate.mean <= rate.high <= 1
+    assert rate is None or rate.low < rate.high, "no interval is a single point"
+
+
+def test_players_that_rank_alike_in_every_draw_have_the_interval_of_an_event_that_no_task_shows() -> None:
+    outcomes = [[1.0] * 10, [0.0, 1.0] * 5, [0.0] * 10]
+    rate = rank_correlation(outcomes, outcomes)
+    assert rate is not None
+    assert (rate.low, rate.mean, rate.high) == pytest.approx((1 - wilson(0, 10).high, 1, 1))
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), max_size=5), max_size=5))

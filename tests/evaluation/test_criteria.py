@@ -142,6 +142,13 @@ def test_kappa_has_the_values_of_the_textbook(ours: list[int], theirs: list[int]
     assert found is not None
     assert found.mean == pytest.approx(kappa)
     assert found.low <= found.mean <= found.high
+    assert found.low < found.high, "no interval is a single point"
+
+
+def test_the_kappa_of_one_episode_still_has_an_interval() -> None:
+    found = weighted_kappa([0, 1, 2, 2], [0, 1, 2, 1], ["a"] * 4)
+    assert found is not None
+    assert found.low < found.mean < found.high
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=2, max_size=30))

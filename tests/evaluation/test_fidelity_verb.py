@@ -19,7 +19,7 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, PredictionErro
 from dreamgym.evaluation.report import FidelityReport
 from dreamgym.evaluation.report.behind import FILE, StepBehind, cell
 from dreamgym.evaluation.report.text import sections
-from dreamgym.runs.fidelity import fidelity
+from dreamgym.runs.fidelity import check, fidelity
 from dreamgym.types import Trajectory
 
 UNREACHABLE = "http://127.0.0.1:9/v1#m"
@@ -219,6 +219,33 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(error, match=reason):
         ran(folder, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [
+        ({"limit": 0}, "limit: expected 1 or more, got 0"),
+        ({"parallel": 0}, "parallel: expected 1 or more, got 0"),
+        ({"known": -1}, "known: expected 0 or more, got -1"),
+        ({"held_out": 2}, "held_out: expected a share from 0 to 1, got 2"),
+        ({"models": ()}, "expected one --model, or two to compare, got 0"),
+    ],
+)
+def test_numbers_that_would_measure_nothing_are_refused(folder: str, numbers: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        fidelity(folder, **({"models": ["nearest"]} | numbers))
+
+
+def test_a_negative_seed_measures_too(folder: str) -> None:
+    assert measured(folder, "--model", "nearest", "--seed", "-1").complete
+
+
+def test_a_file_in_place_of_a_folder_is_refused(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(InvalidInput, match=r"notes cannot be one: File exists; give another one with --out"):
+        ran(folder, "--model", "nearest", "--out", str(tmp_path / "notes"))
+    with pytest.raises(InvalidInput, match=r"notes cannot be one: File exists; give another one with --out"):
+        check(folder, "dream", "nearest", out=tmp_path / "notes")
 
 
 def test_a_model_that_cannot_be_reached_is_refused_before_any_step_is_predicted(folder: str, tmp_path: Path) -> None:

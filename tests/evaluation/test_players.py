@@ -121,6 +121,9 @@ async def test_the_tasks_of_recordings_begin_with_checked_ones_that_were_accompl
     recorded = [await desk.recorded(desk.task(i, checked=i % 2 == 0), call("get", "O-1")) for i in (1, 2, 3, 4, 4)]
     recorded.append(await desk.recorded(desk.task(6), call("ship", "O-6")))
     assert [task.id for task in tasks_of(recorded)] == ["ship-6", "ship-2", "ship-4", "ship-1", "ship-3"]
+    by_answers = desk.task(3).model_copy(update={"metadata": {"answers": ["shipped"]}})
+    recorded[2] = await desk.recorded(by_answers, call("get", "O-1"))
+    assert [task.id for task in tasks_of(recorded)] == ["ship-6", "ship-2", "ship-3", "ship-4", "ship-1"]
 
 
 async def test_the_behaviours_of_a_real_environment_are_players_that_know_every_task() -> None:

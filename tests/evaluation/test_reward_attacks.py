@@ -144,10 +144,13 @@ async def test_final_answers_are_put_to_a_judge(verdict: bool | None, rewarded: 
     assert len([one for one in result.earned if one.answer]) == rewarded
 
 
-async def test_final_answers_are_not_judged_if_a_check_decides() -> None:
+async def test_final_answers_are_not_judged_if_a_check_of_the_state_or_of_answers_decides() -> None:
     model = JudgingDesk(True)
-    result = await attacks(SPEC, CHECKED, dream_of(model), model=model)
-    assert [kind.episodes for kind in result.kinds if kind.kind is Attack.FINAL_ANSWER] == [0]
+    answers = [one.model_copy(update={"metadata": {"answers": ["Order O-1 is paid."]}}) for one in OPEN]
+    for checked in (CHECKED, answers):
+        result = await attacks(SPEC, checked, dream_of(model), model=model)
+        assert [kind.episodes for kind in result.kinds if kind.kind is Attack.FINAL_ANSWER] == [0]
+        assert [one for one in result.earned if one.answer] == []
 
 
 async def test_nearest_rewards_no_attack_on_an_explicit_state() -> None:

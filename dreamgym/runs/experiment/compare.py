@@ -24,7 +24,7 @@ from dreamgym.runs.experiment.process import begin, interrupt
 from dreamgym.runs.experiment.running import Make, Result, kept, queued
 from dreamgym.runs.experiment.spread import spread
 from dreamgym.runs.experiment.table import Published, plot, report
-from dreamgym.runs.opening import tasks_of
+from dreamgym.runs.opening import require_at_least, tasks_of
 from dreamgym.types import Task
 
 ENVIRONMENT = "environment.json"
@@ -59,10 +59,11 @@ def compare(
         The report as Markdown.
 
     Raises:
-        InvalidInput: the file is invalid, `parallel` is given with a cluster, or the folder contains arms that were
-            made with other settings or in another environment.
+        InvalidInput: the file is invalid, `parallel` is given with a cluster, `seeds` or `parallel` is less than 1, or
+            the folder contains arms that were made with other settings or in another environment.
         EnvironmentUnavailable: an arm ended early, or real episodes failed. The same call continues the experiment.
     """
+    require_at_least(1, seeds=seeds, parallel=parallel)
     if cluster is not None and parallel != 1:
         raise InvalidInput("a cluster trains one arm on each of its CPUs: leave out --parallel or --cluster")
     command = command or shlex.join(["dreamgym", "experiment", str(file)])
