@@ -167,8 +167,9 @@ class Ledger:
                     f"and the next call may cost {worded(amount, book.limit.unit)}"
                 )
                 book.refused = (
-                    f"the budget of {book.limit} is spent{'' if book.limit.unit == 'calls' else details}. All results "
-                    "so far are kept. Run the same command again to continue: each run starts with a new budget"
+                    f"the budget of {book.limit} is spent{'' if book.limit.unit == 'calls' else details}. What was "
+                    "stored or written to a file is kept; a command that keeps nothing begins anew. Each run starts "
+                    "with a new budget"
                 )
             elif book.used + sum(book.reserved.values()) + amount > book.limit.amount * (1 + 1e-9):
                 return False

@@ -136,7 +136,7 @@ async def test_annotate_keeps_the_traces_that_were_paid_for_and_goes_on_with_ano
     async with billing(simulator) as (url, account):
         code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m", "--budget", "4 calls")
         assert code == 3
-        assert err.splitlines()[-1].startswith("dreamgym: the budget of 4 calls is spent. All results so far are kept.")
+        assert err.splitlines()[-1].startswith("dreamgym: the budget of 4 calls is spent. What was stored or written")
         assert (len(account.bills), traced()) == (4, 3)
         code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m", "--budget", "5.00")
     assert (code, traced()) == (0, 8)
@@ -190,6 +190,8 @@ async def test_a_check_that_is_cut_off_prints_what_it_has(dreamgym: Command) -> 
     assert not any(call["failure"] for call in report["calls"])
     assert len(account.bills) == 5
     assert "dreamgym: the budget of 5 calls is spent" in err
+    assert "a command that keeps nothing begins anew" in err
+    assert "results so far are kept" not in err
 
 
 async def test_fidelity_does_not_ask_again_for_steps_that_an_earlier_budget_paid_for(dreamgym: Command) -> None:
@@ -271,7 +273,7 @@ async def test_a_server_whose_budget_is_spent_is_unavailable_and_goes_on_when_re
             return started.episode
 
         name, err = await serve("4 calls", first)
-        assert "the budget of 4 calls is spent. All results" in err
+        assert "the budget of 4 calls is spent. What was stored" in err
         assert "spent: 4 calls, " in err
         assert KEY not in err
         assert len(account.bills) == 4

@@ -96,7 +96,6 @@ MALFORMED = {  # each with a part of its fault
         step(changes=[{"op": "set", "path": "/n", "value": float("inf")}]),
         "NaN and Infinity are not numbers of JSON",
     ),
-    "nothing": ("", "Invalid JSON"),
 }
 
 
@@ -111,7 +110,17 @@ async def test_a_malformed_answer_is_asked_for_again_with_its_fault(text: str, f
     assert fault in second[-1].content
 
 
-@pytest.mark.parametrize("text", [text for text, _ in MALFORMED.values()], ids=MALFORMED.keys())
+@pytest.mark.parametrize("text", ["", " \n"])
+async def test_an_empty_answer_is_not_shown_to_the_model(text: str) -> None:
+    prediction, llm = await predicted(text, step())
+    assert prediction.observation == HALL
+    first, second = llm.asked
+    assert [message.role for message in second] == [message.role for message in first]
+    assert second[-1].content.startswith(first[-1].content)
+    assert "There was no valid answer: Invalid JSON" in second[-1].content
+
+
+@pytest.mark.parametrize("text", ["", *(text for text, _ in MALFORMED.values())], ids=["nothing", *MALFORMED])
 async def test_a_second_malformed_answer_is_an_error_and_no_third_question_is_asked(text: str) -> None:
     llm = ScriptedLLM([text, text])
     with pytest.raises(PredictionError, match="not even when asked again"):

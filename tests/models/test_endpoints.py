@@ -244,6 +244,29 @@ async def test_a_wait_that_is_longer_than_anybodys_patience_is_an_error_at_once(
         assert now() < 60
 
 
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("waits", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"])
+async def test_an_endpoint_that_asks_for_no_wait_is_not_asked_again_at_once(status: int, waits: str) -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        is_often = len(endpoint.asked) > 100
+        return refused(401 if is_often else status, "Slow down", headers={"Retry-After": waits})
+
+    endpoint = FakeEndpoint(before=before)
+    async with model_at(endpoint) as model:
+        with pytest.raises(EnvironmentUnavailable, match="has not answered any question for 10 minutes"):
+            await model.complete(ASKED)
+    assert len(endpoint.asked) < 30
+
+
+@pytest.mark.parametrize("status", [520, 522, 524])
+async def test_an_error_of_the_network_in_front_of_an_endpoint_is_waited_for(status: int) -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        return web.Response(status=status, text="<html>error</html>") if len(endpoint.asked) in (2, 3) else None
+
+    async with model_at(FakeEndpoint(before=before)) as model:
+        assert [(await model.complete(ASKED, schema=SCHEMA)).text for _ in range(2)] == ['{"ok": true}'] * 2
+
+
 async def test_an_account_without_money_is_not_waited_for() -> None:
     def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
         return refused(429, "You exceeded your current quota", code="insufficient_quota")

@@ -101,6 +101,14 @@ async def test_litellm_asks_a_server_and_its_answer_counts_tokens(asked: Asked) 
 
 @needs_litellm
 @pytest.mark.anyio
+async def test_a_fence_around_an_answer_is_taken_off(asked: Asked) -> None:
+    async with server(lambda _: said('```json\n{"a": 1}\n```')) as (url, _):
+        answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
+    assert json.loads(answer)["text"] == '{"a": 1}'
+
+
+@needs_litellm
+@pytest.mark.anyio
 async def test_a_server_that_refuses_is_unavailable_and_the_key_is_not_shown(asked: Asked) -> None:
     from test_openai import refused
 
@@ -110,8 +118,9 @@ async def test_a_server_that_refuses_is_unavailable_and_the_key_is_not_shown(ask
     assert KEY not in answer
 
 
-def test_a_key_is_masked_before_a_long_error_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_API_KEY", KEY)
+@pytest.mark.parametrize("variable", ["SOME_API_KEY", "AZURE_AD_TOKEN", "AWS_SECRET_ACCESS_KEY", "WATSONX_APIKEY"])
+def test_a_key_is_masked_before_a_long_error_is_cut(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, KEY)
     assert KEY[:4] not in LiteLLMModel("some/model")._reason(ValueError("x" * 490 + KEY))
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import uvicorn
 from aiohttp import web
-from dreamgym_integrations.models.openai import BASE_URLS, OpenAIModel, _bare, load
+from dreamgym_integrations.models.endpoint import bare
+from dreamgym_integrations.models.openai import BASE_URLS, OpenAIModel, load
 from fake_endpoints import running
 from growth import grows_linearly
 from starlette.applications import Starlette
@@ -129,6 +130,14 @@ async def test_cached_and_thinking_tokens_are_told_apart() -> None:
     assert (completion.completion_tokens, completion.thinking_tokens) == (3, 2)
 
 
+@pytest.mark.parametrize("counted", [{"completion_tokens": 3}, {}], ids=["beside an answer", "alone"])
+async def test_thoughts_that_only_the_total_counts_are_tokens_of_the_answer(counted: dict[str, int]) -> None:
+    usage = {"prompt_tokens": 5, "total_tokens": 408, "completion_tokens_details": {"reasoning_tokens": 400}, **counted}
+    async with server(lambda _: said("Gone.", usage=usage)) as (url, _), model_at(url) as model:
+        completion = await model.complete(ASKED)
+    assert (completion.prompt_tokens, completion.completion_tokens, completion.thinking_tokens) == (5, 403, 400)
+
+
 @pytest.mark.parametrize(
     "usage",
     [
@@ -179,12 +188,62 @@ async def test_a_prompt_that_is_refused_does_not_loosen_the_dialect() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['```json\n{"a": 1}\n```', '<think>\n{"a": 2}?\n</think>\n{"a": 1}', '<think>x</think>```\n{"a": 1}\n```']
+    "text",
+    [
+        '```json\n{"a": 1}\n```',
+        '<think>\n{"a": 2}?\n</think>\n{"a": 1}',
+        '<think>x</think>```\n{"a": 1}\n```',
+        'It is {"a": 2}, or not?\n</think>\n\n{"a": 1}',
+    ],
 )
 async def test_thoughts_and_fences_around_an_answer_are_taken_off(text: str) -> None:
     async with server(lambda _: said(text)) as (url, _), model_at(url) as model:
         assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"a": 1}'
         assert (await model.complete(ASKED)).text == text
+
+
+@pytest.mark.parametrize("text", ['{"a": "</think>"}', '\n```json\n{"a": "</think>"}\n```'])
+async def test_an_answer_that_quotes_the_end_of_thoughts_is_whole(text: str) -> None:
+    async with server(lambda _: said(text)) as (url, _), model_at(url) as model:
+        assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"a": "</think>"}'
+
+
+async def test_thoughts_that_the_chat_template_opens_have_room_of_their_own() -> None:
+    def handler(body: Body) -> Response:
+        is_cut = body["max_tokens"] < 9_000 and "Go." in str(body["messages"])
+        return said("First I look", "length") if is_cut else said('I look.\n</think>\n{"a": 1}')
+
+    async with server(handler) as (url, bodies), model_at(url) as model:
+        assert (await model.complete(ASKED, schema=SCHEMA, max_tokens=500)).text == '{"a": 1}'
+        assert (await model.complete(ASKED, schema=SCHEMA, max_tokens=900)).text == '{"a": 1}'
+    assert [body["max_tokens"] for body in bodies[1:]] == [500 + 8_192, 500 + 16_384, 900 + 16_384]
+
+
+async def test_a_schema_that_an_endpoint_refuses_is_told_in_words_and_other_schemas_are_sent_as_before() -> None:
+    other: JsonObject = {**SCHEMA, "properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "null"}]}}}
+
+    def handler(body: Body) -> Response:
+        if "oneOf" in str(body.get("response_format")):
+            return refused(400, "Invalid schema for response_format 'answer': 'oneOf' is not permitted.")
+        return said('{"a": 1}')
+
+    async with server(handler) as (url, bodies), model_at(url) as model:
+        for schema in (SCHEMA, other, other, SCHEMA):
+            assert (await model.complete(ASKED, schema=schema)).text == '{"a": 1}'
+    asked = [form_of(body) for body in bodies if "Go." in str(body["messages"])]
+    assert asked == ["json_schema", "json_schema", "prompt", "prompt", "json_schema"]
+    assert json.dumps(other) in bodies[-2]["messages"][-1]["content"]
+
+
+async def test_a_prompt_that_is_refused_in_every_form_ends_with_its_reason() -> None:
+    def handler(body: Body) -> Response:
+        is_probe = "Go." not in str(body["messages"])
+        return said('{"a": 1}') if is_probe else refused(400, "the schema is too large for the context")
+
+    async with server(handler) as (url, bodies), model_at(url) as model:
+        with pytest.raises(EnvironmentUnavailable, match="the schema is too large for the context"):
+            await model.complete(ASKED, schema=SCHEMA)
+    assert len(bodies) <= 5
 
 
 async def test_an_answer_in_parts_is_their_text_without_the_thoughts() -> None:
@@ -195,7 +254,7 @@ async def test_an_answer_in_parts_is_their_text_without_the_thoughts() -> None:
 
 
 def test_a_fence_is_taken_off_in_linear_time() -> None:
-    assert grows_linearly(_bare, lambda size: "```" + "\n" * size + "x")
+    assert grows_linearly(bare, lambda size: "```" + "\n" * size + "x")
 
 
 async def test_a_cut_answer_has_the_finish_reason_length() -> None:
@@ -259,6 +318,12 @@ async def test_every_fault_is_unavailable_and_shows_no_key(handler: Handler, sch
     chain = [caught.value, caught.value.__cause__, caught.value.__suppress_context__ or caught.value.__context__]
     assert all(KEY not in repr(error) for error in chain)
     assert url in str(caught.value)
+
+
+async def test_an_address_without_an_api_is_an_error_that_says_what_to_check() -> None:
+    async with running(web.Application()) as url, model_at(url) as model:
+        with pytest.raises(EnvironmentUnavailable, match=r"404.*: check the name of the model, .* ends in /v1$"):
+            await model.complete(ASKED)
 
 
 @pytest.mark.parametrize("kind", ["text/html", "application/json"])
@@ -337,6 +402,10 @@ async def test_the_address_of_a_provider_can_be_set_and_its_key_is_asked_for(mon
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(InvalidInput, match="set OPENAI_API_KEY"):
         load("openai/gpt-4.1")
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+    monkeypatch.setenv("OPENAI_BASE_URL", "")
+    with pytest.raises(InvalidInput, match="set OPENAI_API_KEY"):
+        load("openai/gpt-4.1")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://proxy/v1")
     assert load("openai/gpt-4.1").name == "http://proxy/v1#gpt-4.1"
 
@@ -355,6 +424,12 @@ def test_an_address_with_a_key_in_it_is_refused_and_the_key_not_repeated(
 def test_an_address_that_is_not_an_address_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"'http://\[1/v1' is not an address"):
         load("http://[1/v1")
+
+
+@pytest.mark.parametrize("address", ["http://h:port/v1", "http://h:99999/v1", "http:///v1", "http://"])
+def test_an_address_without_a_host_or_with_an_impossible_port_is_refused(address: str) -> None:
+    with pytest.raises(InvalidInput, match=f"'{address}' is not an address: expected http://HOST:PORT/v1"):
+        load(f"{address}#m")
 
 
 def test_the_choice_of_a_backend_and_the_backend_know_the_same_providers() -> None:

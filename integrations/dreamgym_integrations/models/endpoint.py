@@ -40,6 +40,8 @@ PROBE_TOKENS = 1_024
 THINKING_TOKENS = 8_192
 """Initial room for a model's thoughts. It is doubled when thoughts fill it, and halved when the endpoint refuses it."""
 LEAST_THINKING_TOKENS, MOST_THINKING_TOKENS = 512, 65_536
+THOUGHTS = re.compile(r"\A\s*(?![{`\s])(.*?)</think>", flags=re.DOTALL)
+"""Thoughts before an answer. If the chat template opens them, as DeepSeek's does, the text has only their end."""
 
 _PROBE = Message(role="user", content='Answer {"ok": true}.')
 _PROBE_SCHEMA: JsonObject = {
@@ -188,15 +190,25 @@ def text_of(found: Any) -> str:
 def thinking_tokens(found: Any) -> int:
     """Tokens of thoughts in a chat completion in OpenAI's format; 0 if it shows none.
 
-    Servers that return thoughts beside the answer often do not count them. They are then estimated by their length.
+    Servers that return thoughts beside the answer, or in it, often do not count them. They are then estimated by their
+    length.
     """
     details = getattr(found.usage, "completion_tokens_details", None)
     counted = getattr(details, "reasoning_tokens", None)
-    if isinstance(counted, int):
+    if isinstance(counted, int) and counted > 0:
         return counted
     message = found.choices[0].message
     thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+    if not thought and (inside := THOUGHTS.match(text_of(found))):
+        thought = inside[1]
     return len(thought) // CHARACTERS_PER_TOKEN + 1 if isinstance(thought, str) and thought else 0
+
+
+def bare(text: str) -> str:
+    """The answer without the thoughts and the code fence that unconstrained models put around it."""
+    text = THOUGHTS.sub("", text, count=1).strip()
+    fenced = re.fullmatch(r"```(?:json)?[^\S\n]*\n(.*?)\n?```", text, flags=re.DOTALL)
+    return fenced[1] if fenced else text
 
 
 def without_key(text: str, key: str) -> str:
@@ -224,6 +236,8 @@ class Endpoint:
         self._effort: Literal["low"] | None = None
         """Value of `reasoning_effort` that is sent once thoughts have filled the widest room."""
         self._takes_effort = True
+        self._refused_schemas: set[str] = set()
+        """Schemas that the endpoint refuses, though it accepts others; they are put into the prompt."""
 
     async def complete(
         self,
@@ -238,6 +252,8 @@ class Endpoint:
     ) -> Completion:
         """Answer the messages. The token counts include discarded answers. Raises EnvironmentUnavailable.
 
+        With a schema, thoughts and a code fence around the answer are taken off.
+
         Args:
             name: name of the model, for errors.
             send: sends one request.
@@ -247,11 +263,12 @@ class Endpoint:
             temperature: sampling temperature, sent if the endpoint accepts it.
             seed: sampling seed, sent if the endpoint accepts it.
         """
-        known = await self.found(name, send) if schema is not None else self.capabilities or self._first
-        asked_anew, used = 0, TokenUsage()
+        taken = await self.found(name, send) if schema is not None else self.capabilities or self._first
+        asked_anew, used, form = 0, TokenUsage(), json.dumps(schema)
         most_thinking = MOST_THINKING_TOKENS
         while True:
             thinking, effort = min(self._thinking_tokens, most_thinking), self._effort
+            known = replace(taken, dialect=Dialect.PROMPT) if form in self._refused_schemas else taken
             request = known.request(messages, schema, max_tokens + thinking, temperature=temperature, seed=seed % 2**31)
             if effort is not None:
                 request["reasoning_effort"] = effort
@@ -266,15 +283,20 @@ class Endpoint:
                         self._most_thinking_tokens = min(self._most_thinking_tokens, most_thinking)
                         self._thinking_tokens = min(self._thinking_tokens, most_thinking)
                 else:
-                    before, known = known, await self.found(name, send, instead_of=known)
-                    if known == before or asked_anew == ASKED_ANEW:
+                    before, taken = taken, await self.found(name, send, instead_of=taken)
+                    is_schema = schema is not None and known.dialect is not Dialect.PROMPT
+                    if taken == before and is_schema and _is_about_schema(refusal):
+                        self._refused_schemas.add(form)
+                    elif taken == before or asked_anew == ASKED_ANEW:
                         raise _failed(name, refusal) from None
-                    asked_anew += 1
+                    else:
+                        asked_anew += 1
                 continue
             own = reply.completion
             used = TokenUsage.total([used, own])
             if not (own.finish_reason == "length" and self._makes_room(reply, thinking, most_thinking, max_tokens)):
-                return own.model_copy(update=used.model_dump())
+                text = own.text if schema is None else bare(own.text)
+                return own.model_copy(update={"text": text, **used.model_dump()})
 
     async def found(self, name: str, send: Send, *, instead_of: Capabilities | None = None) -> Capabilities:
         """The parameters that the endpoint accepts. The first call probes it with a question that any model can answer.
@@ -371,7 +393,8 @@ class Endpoint:
         Returns:
             True if the next request is one of the RETRIES; False if it may be repeated as long as patience lasts.
         """
-        wait_s = retry_after_s(busy.headers)
+        # 0, or a time that has passed, is no waiting time: requests would follow one another at once
+        wait_s = retry_after_s(busy.headers) or None
         if (wait_s or 0.0) > PATIENCE_S:
             raise EnvironmentUnavailable(f"{name} asks to wait {wait_s:.0f} s: it {busy}") from None
         if busy.is_limit:
@@ -395,7 +418,7 @@ class Endpoint:
             max_tokens: most tokens of the answer without thoughts.
         """
         said = reply.completion.text.strip()
-        if said and not reply.thinking_tokens and not _is_thought(said):
+        if said and not reply.thinking_tokens and not _is_thought(said, thinking):
             return False
         if reply.thinking_tokens and reply.completion.completion_tokens - reply.thinking_tokens >= max_tokens:
             return False  # the answer itself is too long
@@ -411,9 +434,13 @@ class Endpoint:
         return False
 
 
-def _is_thought(said: str) -> bool:
-    """True if a text consists only of thoughts that were cut off."""
-    return said.startswith("<think>") and "</think>" not in said
+def _is_thought(said: str, thinking: int) -> bool:
+    """True if a text consists only of thoughts that were cut off.
+
+    The template of a model that thinks, so that its question had room for thoughts, may have opened them.
+    """
+    is_open = said.startswith("<think>") or (thinking > 0 and not said.startswith(("{", "`")))
+    return is_open and "</think>" not in said
 
 
 def _names(refusal: Refused, parameter: str) -> bool:
@@ -428,6 +455,10 @@ def _is_too_long(refusal: Refused) -> bool:
         and re.search(r"unsupported|unrecognized|unknown|not supported|not permitted|extra", said, re.IGNORECASE)
         is None
     )
+
+
+def _is_about_schema(refusal: Refused) -> bool:
+    return _names(refusal, "response_format") or re.search(r"schema|grammar", str(refusal), re.IGNORECASE) is not None
 
 
 def _failed(name: str, refusal: Refused) -> EnvironmentUnavailable:

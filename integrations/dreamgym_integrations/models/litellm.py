@@ -9,6 +9,7 @@ hide the error.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -31,6 +32,7 @@ from dreamgym_integrations.models.endpoint import (
     thinking_tokens,
     without_key,
 )
+from dreamgym_integrations.models.openai import BUSY
 from dreamgym_integrations.models.usage import usage_of
 
 LISTS = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
@@ -152,13 +154,15 @@ class LiteLLMModel:
             return Busy(reason, headers=headers)
         if isinstance(error, litellm.InternalServerError):
             return Broken(reason.removeprefix("failed: "))
+        if getattr(error, "status_code", None) in BUSY:
+            return Busy(reason, headers=headers)
         return EnvironmentUnavailable(f"{self.name} {reason}")
 
     def _reason(self, error: Exception) -> str:
-        """The kind of error, and its first line, in which every API key of this process's environment is masked."""
+        """The kind of error, and its first line, in which every key of this process's environment is masked."""
         line = (str(error).splitlines() or [""])[0]
         for variable, value in os.environ.items():
-            if variable.endswith("_API_KEY") and value:
+            if value and re.search(r"(?:^|_)(?:API_?KEY|TOKEN|SECRET|PASSWORD)(?:_|$)", variable):
                 line = without_key(line, value)
         return f"failed: {type(error).__name__}: {line[:500]}"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from openai.types.chat import ChatCompletion
 
+OPENAI_URL = "https://api.openai.com/v1"
 BASE_URLS: dict[str, tuple[str | None, str]] = {
     "openai": (None, "OPENAI_API_KEY"),
     "hosted_vllm": ("http://localhost:8000/v1", "HOSTED_VLLM_API_KEY"),
@@ -66,18 +66,23 @@ def load(name: str) -> OpenAIModel:
     if name.startswith(("http://", "https://")):
         base_url, _, model = name.partition("#")
         _check(base_url, "OPENAI_API_KEY")
-        return OpenAIModel(base_url, model or None, os.environ.get("OPENAI_API_KEY"))
+        return OpenAIModel(base_url, model or None, _set("OPENAI_API_KEY"))
     provider, _, model = name.partition("/")
     if provider not in BASE_URLS or not model:
         provider, model = "openai", name
     default, variable = BASE_URLS[provider]
-    set_url = os.environ.get("OPENAI_BASE_URL" if provider == "openai" else f"{provider.upper()}_API_BASE")
-    key = os.environ.get(variable)
+    set_url = _set("OPENAI_BASE_URL" if provider == "openai" else f"{provider.upper()}_API_BASE")
+    key = _set(variable)
     if key is None and set_url is None and provider in NEED_KEYS:
         raise InvalidInput(f"model {name!r} needs a key: set {variable}")
     if set_url is not None:
         _check(set_url, variable)
     return OpenAIModel(set_url or default, model, key)
+
+
+def _set(variable: str) -> str | None:
+    """The value of an environment variable; None if it is not set, or empty, as a compose file passes it on."""
+    return os.environ.get(variable) or None
 
 
 def _check(address: str, key: str) -> None:
@@ -91,12 +96,20 @@ def _check(address: str, key: str) -> None:
             "expected a model's address without a user, a password or a query (?…), since runs and stored steps "
             f"contain the address: put the key into {key}"
         )
+    try:
+        host, _ = parts.hostname, parts.port
+    except ValueError:  # the port is not a number
+        host = None
+    if not host:
+        raise InvalidInput(f"model {address!r} is not an address: expected http://HOST:PORT/v1")
 
 
+ADDRESS = "that the address is that of the API, which usually ends in /v1"
 REFUSALS = frozenset({400, 422})
 UNBILLED = frozenset({400, 401, 402, 403, 404, 413, 422, 429})
 """Statuses of a server that has not asked its model, so that nothing is billed."""
-BUSY = frozenset({408, 409, 502, 503, 504, 529})
+BUSY = frozenset({408, 409, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+"""Statuses that waiting may resolve; those from 520 to 524 are of Cloudflare, in front of the endpoint."""
 LASTING = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 """Codes of a 429 that waiting does not resolve."""
 
@@ -120,7 +133,7 @@ class OpenAIModel:
             raise MissingPackage("a model behind a URL", "openai") from error
         self.meter: Meter | None = None
         self._client: AsyncOpenAI = AsyncOpenAI(
-            base_url=base_url, api_key=key or "none", timeout=timeout_s, max_retries=0
+            base_url=base_url or OPENAI_URL, api_key=key or "none", timeout=timeout_s, max_retries=0
         )
         self._base_url = base_url
         self._where = base_url or "OpenAI"
@@ -145,10 +158,9 @@ class OpenAIModel:
     ) -> Completion:
         """Answer the messages, waiting if the endpoint is limited or slow. Raises EnvironmentUnavailable."""
         endpoint = await self._endpoint()
-        completion = await endpoint.complete(
+        return await endpoint.complete(
             self.name, self._send, messages, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed
         )
-        return completion if schema is None else completion.model_copy(update={"text": _bare(completion.text)})
 
     async def find_name(self) -> None:
         """Find the only model that the endpoint lists, if the address names none. Raises EnvironmentUnavailable."""
@@ -270,7 +282,9 @@ class OpenAIModel:
             return f"took longer than {self._timeout_s:.0f} s"
         if isinstance(error, openai.APIConnectionError):
             return "cannot be reached: is the server running?"
-        return f"failed: {self._without_key(str(error))[:500]}"
+        reason = f"failed: {self._without_key(str(error))[:500]}"
+        is_lost = isinstance(error, openai.NotFoundError)
+        return f"{reason}: check the name of the model, and {ADDRESS}" if is_lost else reason
 
     def _unreadable(self, wanted: str, answer: str, headers: Mapping[str, str]) -> str:
         """The part of an error message after the model's name, for an answer that is something else than wanted."""
@@ -279,8 +293,7 @@ class OpenAIModel:
         if not begin.startswith("<"):
             return reason
         kind = headers.get("content-type", "none")
-        mend = "check that the address is that of the API, which usually ends in /v1, and not of a proxy's login page"
-        return f"{reason}, which is HTML and not JSON (content type: {kind}): {mend}"
+        return f"{reason}, which is HTML and not JSON (content type: {kind}): check {ADDRESS}, not a proxy's login page"
 
     def _without_key(self, text: str) -> str:
         return without_key(text, self._key) if self._key else text
@@ -289,10 +302,3 @@ class OpenAIModel:
 def _never_arrived(error: openai.APIConnectionError) -> bool:
     """True if the request was not sent. If the connection broke later, the server may have answered."""
     return type(error.__cause__).__name__ == "ConnectError"  # httpx's, or httpx2's from openai 3 on
-
-
-def _bare(text: str) -> str:
-    """The answer without the thoughts and the code fence that unconstrained models put around it."""
-    text = re.sub(r"\A\s*<think>.*?</think>", "", text, count=1, flags=re.DOTALL).strip()
-    fenced = re.fullmatch(r"```(?:json)?[^\S\n]*\n(.*?)\n?```", text, flags=re.DOTALL)
-    return fenced[1] if fenced else text

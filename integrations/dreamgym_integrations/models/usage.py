@@ -19,6 +19,8 @@ def usage_of(reported: object) -> TokenUsage:
         return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
 
     prompt, completion = count("prompt_tokens"), count("completion_tokens")
+    if prompt:  # Gemini and Grok count thoughts, which they bill, only in the total
+        completion = max(completion, count("total_tokens") - prompt)
     return TokenUsage(
         prompt_tokens=prompt,
         cached_tokens=min(prompt, count("prompt_tokens_details", "cached_tokens")),
