@@ -44,6 +44,6 @@ class Mirror(Frozen):
     fault_words: dict[str, str] = Field(default_factory=dict)
     """The reasons of recorded refusals, by kind of fault, with gaps; see `dreamgym.fault_words`."""
     refusals: dict[str, str] = Field(default_factory=dict)
-    """Recorded refusals of invalid arguments, by the canonical text of the call, for which they are repeated."""
+    """Recorded refusals of calls that a schema forbids, by the canonical text of the call. Only it is refused so."""
     tells_all_faults: bool = False
     """True if a recorded refusal of several faults lists each of them in a line of its own."""

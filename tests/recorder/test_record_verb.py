@@ -155,6 +155,37 @@ async def test_a_recorder_that_is_killed_leaves_the_earlier_calls_and_no_server(
     assert len(kept) == 5
 
 
+def test_over_stdio_each_start_is_a_run_of_its_own_even_with_the_same_name(tmp_path: Path) -> None:
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--", *ODD]
+    asked = [request("initialize", 0, HANDSHAKE), request("tools/list", 1), call("count", 2)]
+    sent = b"".join(json.dumps(one).encode() + b"\n" for one in asked)
+    said = [
+        subprocess.run(command, input=sent, env=ENVIRON, capture_output=True, check=True, timeout=60).stderr.decode()
+        for _ in range(2)
+    ]
+    assert "this one is r-2" not in said[0]
+    assert "run r is recorded already, and each start is a run of its own: this one is r-2" in said[1]
+    played = {one.id: len(one.transitions) for one in read_jsonl(tmp_path / "trajectories.jsonl", Trajectory)}
+    assert played == {"crm-r": 1, "crm-r-2": 1}
+
+
+def test_a_folder_whose_env_toml_has_another_command_keeps_it_and_the_recorder_says_so(tmp_path: Path) -> None:
+    said = [
+        subprocess.run(
+            [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--", *ODD, *option],
+            input=b"",
+            env=ENVIRON,
+            capture_output=True,
+            check=True,
+            timeout=60,
+        ).stderr.decode()
+        for option in ([], [], ["--newer"])
+    ]
+    told = f"[real] in {tmp_path / 'env.toml'} stays as it is and has another command or url"
+    assert [told in one for one in said] == [False, False, True]
+    assert tomllib.loads((tmp_path / "env.toml").read_text())["real"]["command"] == ODD
+
+
 async def test_without_a_pipe_on_stdin_it_serves_http(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *[DREAMGYM, "record", "crm", "--out", str(tmp_path), "--port", "0", "--", *ODD],

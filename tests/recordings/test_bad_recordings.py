@@ -65,6 +65,19 @@ def test_losses_of_the_recorder_are_reported_once_for_each_reason(tmp_path: Path
     )
 
 
+def test_a_run_whose_calls_went_to_two_server_processes_is_reported(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    result: JsonObject = {"content": [{"type": "text", "text": "Ada"}]}
+    for run, sessions in {"a": ("stdio-1", "stdio-1"), "b": ("stdio-1", "stdio-2"), "c": ("http-1", "http-2")}.items():
+        tape = Tape(folder, run).hello()
+        for session in sessions:
+            tape.exchange("tools/call", {"name": "get", "arguments": {"id": "x1"}}, result=result, session=session)
+    assert build_folder(folder).messages == (
+        "b: 2 server processes answered its calls, which count as one episode: if the server forgets its world when it "
+        f"ends, delete {folder / 'recordings' / 'b.jsonl'}",
+    )
+
+
 def test_a_trajectory_with_an_unlisted_tool_is_left_out_unless_the_server_refused_the_call(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("hidden", "it worked", x=1)

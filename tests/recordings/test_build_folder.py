@@ -142,6 +142,21 @@ def test_exactly_the_recorded_call_is_refused_in_the_recorded_words(tmp_path: Pa
     assert refused_in_two_ways == "Input validation error: id: 1 is not of type 'string'"
 
 
+def test_a_call_that_the_schema_forbids_is_refused_as_recorded_in_any_words_unless_it_was_also_accepted(
+    tmp_path: Path,
+) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello().call("get", "Which one?", is_error=True)
+    tape.call("get", "Which 1?", is_error=True, id=1).call("get", "Ada", id=1)
+    build_folder(folder)
+    tools = Tools(EnvironmentSpec.load(folder))
+    calls = [ToolCall(name="get"), ToolCall(name="get", arguments={"id": 1})]
+    assert [tools.refusal(call, call.canonical()) for call in calls] == [
+        "Which one?",
+        "Input validation error: id: 1 is not of type 'string'",
+    ]
+
+
 def test_a_server_of_the_python_sdk_refuses_an_unknown_tool_in_that_sdks_words(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("get", "Error executing tool get: no such id", is_error=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from folder_stage import GET, Tape, contents, crm, trajectories
+from folder_stage import FIND, GET, Tape, contents, crm, trajectories
 
 from dreamgym.environment import EnvironmentSpec, read_jsonl
 from dreamgym.recordings.folder import build_folder, update_folder
@@ -180,6 +180,16 @@ def test_an_edited_tool_list_stays_until_the_server_lists_other_tools(folder: Pa
     assert any(line.startswith("tools.json was built again and lost its edits") for line in report.messages)
     assert copies(folder) == [edited.encode()]
     assert "Better." not in file.read_text()
+
+
+def test_an_edited_tool_list_stays_if_a_client_of_another_protocol_revision_reads_the_same_tools(folder: Path) -> None:
+    file = folder / "tools.json"
+    edited = file.read_text().replace('"name": "get"', '"name": "get", "description": "Better."')
+    file.write_text(edited)
+    Tape(folder, "c", at=3000).exchange("tools/list", {}, result={"tools": [GET, FIND], "ttlMs": 0})
+    report = update_folder(folder)
+    assert report is not None
+    assert (report.messages, file.read_text(), copies(folder)) == ((), edited, [])
 
 
 def test_a_task_that_was_copied_from_a_recorded_one_stays_as_written_by_hand(folder: Path) -> None:

@@ -10,6 +10,7 @@ from folder_stage import FIND, GET, SERVER, Tape, crm, trajectories
 from growth import grows_linearly
 
 from dreamgym.embedding import load_encoder
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.recordings.folder import build_folder
 from dreamgym.recordings.folder.listings import Listing, ToolLists
 from dreamgym.recordings.folder.runs import Run
@@ -143,3 +144,24 @@ def test_comparing_answers_takes_time_in_proportion_to_them() -> None:
 
     asked = Exchange(run="r", session="s", method="tools/call", started_at=0.0, ended_at=0.0)
     assert grows_linearly(compare, lambda size: json.dumps({"k" * size: {str(n): n for n in range(size // 8)}}))
+
+
+def test_clients_of_two_protocol_revisions_see_one_version_of_the_server(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    answers(Tape(folder, "older", at=10).hello(GET), {"name": "Ada"}, {"name": "Bo"})
+    newer = Tape(folder, "newer", at=100).exchange("initialize", {}, result=SERVER)
+    newer.exchange("tools/list", {}, result={"tools": [GET], "resultType": "complete", "ttlMs": 0})
+    answers(newer, {"name": "Cy", "phone": 1}, {"name": "Di", "phone": 2})
+    assert build_folder(folder).messages == ()
+    assert list(trajectories(folder)) == ["crm-older", "crm-newer"]
+
+
+def test_a_new_version_with_the_same_tools_presents_itself_as_the_new_one(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "old", at=10).hello(GET).call("get", "Ada", id="x1")
+    Tape(folder, "new", at=100).hello(GET, server={**NEWER, "instructions": "Ids are texts."}).call(
+        "get", "Bo", id="x2"
+    )
+    Tape(folder, "silent", at=200).exchange("tools/list", {}, result={"tools": [GET]}).call("get", "Cy", id="x3")
+    assert build_folder(folder).messages == ()
+    assert EnvironmentSpec.load(folder).mirror.initialize == {**NEWER, "instructions": "Ids are texts."}

@@ -98,6 +98,12 @@ def name_in(folder: Path) -> str:
     return name
 
 
+def real_in(folder: Path) -> JsonObject:
+    """The table `[real]` of a folder's env.toml; empty if it has none. Raises InvalidInput."""
+    real = _config(folder).get("real")
+    return real if isinstance(real, dict) else {}
+
+
 def state_in(folder: Path) -> StateSetting:
     """The setting `state` of a folder's env.toml. Raises InvalidInput."""
     return state_setting(folder / "env.toml", _config(folder).get("state"))

@@ -65,7 +65,8 @@ def listings_of(run: Run, method: str) -> tuple[Listing, ...]:
 def tool_lists(runs: Sequence[Run], say: Say) -> ToolLists | None:
     """The tool lists of all runs; None if no run has a usable one.
 
-    The current list is the newest complete one, or else the newest one whose pages were not all read.
+    The current list is the newest complete one, or else the newest one whose pages were not all read. Of several lists
+    with the same tools it is the oldest, so that tools.json stays as it is while the tools do.
     """
     of_runs = {}
     for run in runs:
@@ -82,7 +83,8 @@ def tool_lists(runs: Sequence[Run], say: Say) -> ToolLists | None:
     newest = max(every, key=lambda listing: (listing.complete, listing.at))
     if not newest.complete:
         say("no client has read the tool list to its last page: tools may be missing")
-    return ToolLists(newest.pages, {run: tuple(one for one in seen if one.complete) for run, seen in of_runs.items()})
+    current = next(one.pages for one in every if one.complete == newest.complete and not _differ(one, newest.pages))
+    return ToolLists(current, {run: tuple(one for one in seen if one.complete) for run, seen in of_runs.items()})
 
 
 def tools_on(pages: Sequence[JsonObject]) -> dict[str, JsonObject]:
@@ -117,4 +119,5 @@ def _is_usable(pages: Pages) -> bool:
 
 
 def _differ(listing: Listing, current: Pages) -> bool:
-    return listing.pages != current
+    """True if the tools differ. What else is on the pages depends on the protocol revision of the client."""
+    return tools_on(listing.pages) != tools_on(current)

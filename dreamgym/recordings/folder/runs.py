@@ -16,6 +16,9 @@ from dreamgym.recordings.log import Event, Exchange, Note
 
 Say = Callable[[str], None]
 
+PROCESS = "stdio-"
+"""Beginning of the session id of a server process that the recorder started."""
+
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
@@ -73,6 +76,13 @@ def _read(file: Path, say: Say) -> Run:
     run.exchanges.sort(key=lambda exchange: (exchange.started_at, exchange.ended_at))
     if not run.exchanges:
         say(f"{run.id}: nothing was recorded")
+    called = {exchange.session for exchange in run.exchanges if exchange.method == "tools/call"}
+    processes = sum(session.startswith(PROCESS) for session in called)
+    if processes > 1:
+        say(
+            f"{run.id}: {processes} server processes answered its calls, which count as one episode: if the server "
+            f"forgets its world when it ends, delete {file}"
+        )
     return run
 
 

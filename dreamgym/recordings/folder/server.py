@@ -23,7 +23,12 @@ SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 
 def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequence[Call]]) -> Mirror:
-    """The content of server.json: first answers of runs with the current tool list; other runs only fill the gaps."""
+    """The content of server.json: first answers of runs with the current tool list; other runs only fill the gaps.
+
+    The server presents itself as in the newest of these runs.
+    """
+    newest = sorted(runs, key=tools.is_current)[::-1]
+    greetings = [exchange for run in newest for exchange in run.exchanges]
     runs = sorted(runs, key=lambda run: not tools.is_current(run))
     exchanges = [exchange for run in runs for exchange in run.exchanges]
     called = [(action, result) for run in runs for action, result, _ in calls[run.id]]
@@ -31,8 +36,8 @@ def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequenc
     invalid = invalid_arguments(called, defined)
     words, tells_all = fault_words(called, defined, invalid)
     return Mirror(
-        initialize=_first(exchanges, "initialize"),
-        discover=_first(exchanges, "server/discover"),
+        initialize=_first(greetings, "initialize"),
+        discover=_first(greetings, "server/discover"),
         listings={method: pages for method in LISTINGS if (pages := _pages(runs, method))},
         lookups=tuple(_lookups(exchanges)),
         unknown_tool=unknown_tool(called, defined),
@@ -151,12 +156,16 @@ def fault_words(
 
 
 def exact_refusals(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> dict[str, str]:
-    """The refusals of arguments by the canonical text of their call, without calls that were refused in two ways."""
-    found: dict[str, set[str]] = {}
+    """The refusals of calls that a schema forbids, in any words, by the canonical text of the call.
+
+    A call that was answered in two ways is not among them.
+    """
+    found: dict[str, set[tuple[bool, str]]] = {}
     for action, result in calls:
-        if _refuses_arguments(action, result, tools):
-            found.setdefault(action.canonical(), set()).add(result.observation)
-    return {call: min(said) for call, said in found.items() if len(said) == 1}
+        if _fault(tools.get(action.name), action) is not None:
+            found.setdefault(action.canonical(), set()).add((result.is_error, result.observation))
+    once = {call: min(answers) for call, answers in found.items() if len(answers) == 1}
+    return {call: said for call, (is_error, said) in once.items() if is_error}
 
 
 def _refuses_arguments(action: ToolCall, result: StepResult, tools: Mapping[str, JsonObject]) -> bool:

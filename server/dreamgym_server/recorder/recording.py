@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError
 from dreamgym.recordings.folder import start_folder, update_folder
+from dreamgym.recordings.folder.env_file import real_in
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import JsonObject
 from dreamgym_server.auth import LOOPBACK, TOKEN_VARIABLE
@@ -83,12 +84,22 @@ class Recording:
 
     def over_stdio(self, run: str | None) -> int:
         """Serve the agent over stdin and stdout until it leaves or the server ends; return the exit code."""
-        run = checked(run) if run else new_run()
+        run = self._unused(checked(run)) if run else new_run()
         self._start()
         if self._command:
             return pump(self._command, self.tape, run, environ=_child_environment())
         assert self._url is not None
         return asyncio.run(carry(self._url, self._headers, self.tape, run))
+
+    def _unused(self, run: str) -> str:
+        """The run's id, with a number if it has a recording: a server that starts again may not know its world."""
+        unused, number = run, 1
+        while self._recordings is not None and os.path.exists(self._recordings / f"{unused}.jsonl"):
+            number += 1
+            unused = f"{run}-{number}"
+        if unused != run:
+            _say(f"run {run} is recorded already, and each start is a run of its own: this one is {unused}")
+        return unused
 
     async def over_http(
         self, *, host: str, port: int, token: str | None, allowed_hosts: Iterable[str], idle_s: float
@@ -116,6 +127,12 @@ class Recording:
     def _start(self) -> None:
         if self._folder is not None:
             start_folder(self._folder, self._name, self._real)
+            kept = real_in(self._folder)
+            if kept and any(kept.get(key) != self._real.get(key) for key in ("command", "url")):
+                _say(
+                    f"[real] in {self._folder / 'env.toml'} stays as it is and has another command or url: "
+                    "change it there if the real environment is the server that is recorded now"
+                )
         self._is_started = True
 
     def build(self) -> None:
