@@ -83,7 +83,7 @@ class NotRecorded(PredictionError):
 
 
 class BudgetSpent(DreamGymError):
-    """The next call could pass the budget of the run. What was done is kept, and the message says what to do."""
+    """The next call could pass the budget of the run. The message says what is kept and what to do."""
 
 
 class TrainingStopped(DreamGymError):

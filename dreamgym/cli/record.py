@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import AllowedHosts, Host, TokenFile
+from dreamgym.errors import InvalidInput
 
 DEFAULT_PORT = 8100
 IDLE_S = 300.0
@@ -63,6 +64,11 @@ def record(
     token, over_stdio = read_token(token_file), port is None and is_fed()
     if not over_stdio:
         check_bind(host, token)
+        if run is not None:
+            raise InvalidInput(
+                f"--run {run} is for an agent on stdin and stdout: leave it out, and name the run in the agent's URL, "
+                f"/record/{run}/mcp"
+            )
     place = Path(folder) if out is None else out
     name = name_for(place) if out is None else folder
     recording = Recording(name, place, command=command, url=upstream, headers=headers_of(header), dry_run=dry_run)

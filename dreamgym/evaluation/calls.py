@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.evaluation.rates import Rate, clustered, wilson
+from dreamgym.evaluation.rates import Rate, clustered
 from dreamgym.state import as_text, parsed, shown_in
 from dreamgym.tools import Tools, output_schema
 from dreamgym.types import Frozen, StepResult, ToolCall, Trajectory, Transition
@@ -107,7 +107,7 @@ class Agreement(Frozen):
 def agreement(calls: Sequence[Compared]) -> Agreement:
     """The agreement over some calls; states are not compared.
 
-    Shares have Wilson intervals, the similarity has a bootstrap over trajectories.
+    The intervals are a bootstrap over trajectories, see `clustered`.
     """
     with_schema = [call for call in calls if call.has_schema]
     return Agreement(
@@ -129,8 +129,8 @@ def by_tool(
 
 
 def share(calls: Sequence[Compared], holds: Callable[[Compared], bool]) -> Rate:
-    """The share of the calls for which something holds."""
-    return wilson(sum(map(holds, calls)), len(calls))
+    """The share of the calls for which something holds, with a bootstrap over trajectories: their calls go together."""
+    return clustered([float(holds(call)) for call in calls], [call.trajectory for call in calls])
 
 
 def compared(

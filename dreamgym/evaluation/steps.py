@@ -1,15 +1,15 @@
 """Measures single steps: predictions of recorded calls that the model does not know, compared one by one.
 
 Everything here is computed from `Compared` (dreamgym.evaluation.calls): the recorded and the predicted answer of one
-call, given the recorded history. A call without an answer counts as wrong in every comparison. Proportions of steps
-have Wilson intervals; means of scores between 0 and 1 have a bootstrap over trajectories.
+call, given the recorded history. A call without an answer counts as wrong in every comparison. Shares and means have a
+bootstrap over trajectories; precision and recall of rare events, and shares of judged steps, have Wilson intervals.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from dreamgym.evaluation.calls import Agreement, Compared, agreement, by_tool, share
 from dreamgym.evaluation.rates import Rate, clustered, wilson
@@ -98,7 +98,7 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
     """
     provenances = [call.predicted.provenance for call in calls if call.predicted is not None]
     claimed = [one for one in provenances if one.judged is not None and one.checked is not None]
-    tiers = Counter(one.tier.value for one in provenances)
+    tiers = sorted({one.tier.value for one in provenances})
     return StepFidelity(
         steps=len(calls),
         trajectories=len({call.trajectory for call in calls}),
@@ -118,7 +118,7 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
         termination=_detection(calls, lambda result: result.terminated),
         open_ends=wilson(sum(one.open_end for one in provenances), len(provenances)),
         refusals=_refusals(calls),
-        tiers={tier: wilson(n, len(calls)) for tier, n in sorted(tiers.items())},
+        tiers={tier: share(calls, partial(_is_of, tier)) for tier in tiers},
         accomplished=detected([(call.accomplished is True, call.claimed is True) for call in calls]),
         disagreed=wilson(sum(one.judged != one.checked for one in claimed), len(claimed)),
         tools=by_tool(calls, _agreement),
@@ -165,6 +165,10 @@ def changes(before: str, after: str) -> frozenset[tuple[str, str | None]]:
     ours, theirs = _fields(before), _fields(after)
     set_ = {(path, value) for path, value in theirs.items() if ours.get(path) != value}
     return frozenset(set_ | {(path, None) for path in ours.keys() - theirs.keys()})
+
+
+def _is_of(tier: str, call: Compared) -> bool:
+    return call.predicted is not None and call.predicted.provenance.tier.value == tier
 
 
 def _fields(state: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from dreamgym.dream.fitted import read_fitting
 from dreamgym.dream.load import load_llm, load_model
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import load_encoder
-from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
+from dreamgym.environment import EnvironmentSpec, read_jsonl, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool
 from dreamgym.evaluation.cost import Prices
@@ -34,6 +34,7 @@ from dreamgym.runs.cluster import Crew, workers
 from dreamgym.runs.console import now_and_then
 from dreamgym.runs.estimate import of_steps, say_estimate
 from dreamgym.runs.opening import Against, require_at_least
+from dreamgym.runs.seed import load_updated
 from dreamgym.types import Frozen, Source, Trajectory
 
 HELD_OUT_FILE = "held_out.jsonl"
@@ -72,7 +73,7 @@ def check(
     against = Against(against)
     if against is Against.REAL and model is not None:
         raise InvalidInput("--model is for --against dream: leave it out, because the real system needs no model")
-    spec, chosen = load_spec(env), setting(model or "")
+    spec, chosen = load_updated(env), setting(model or "")
     recorded, learned = recorded_of(spec, env, trajectories), _learned([chosen], say)
     given = material(spec, recorded, held_out=held_out, learned=learned, all_steps=True, seed=seed)
     if out is not None:
@@ -184,7 +185,7 @@ def fidelity(
         raise InvalidInput(f"expected one --model, or two to compare, got {len(models)}")
     require_at_least(1, limit=limit, parallel=parallel)
     require_at_least(0, known=known, closed_loop=closed_loop)
-    spec, chosen = load_spec(env), [setting(text) for text in models]
+    spec, chosen = load_updated(env), [setting(text) for text in models]
     loaded = [load_model(one.model or None, env=spec.name) for one in chosen]
     given = material(
         spec,

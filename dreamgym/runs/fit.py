@@ -8,12 +8,13 @@ from pathlib import Path
 
 from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
-from dreamgym.environment import EnvironmentSpec, load_spec
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.measurement import silent
 from dreamgym.runs.console import say
 from dreamgym.runs.fidelity import recorded_of
 from dreamgym.runs.opening import stored_trajectories
+from dreamgym.runs.seed import load_updated
 from dreamgym.types import Trajectory
 
 SHOWN = 3
@@ -78,7 +79,7 @@ def fit(
     from dreamgym_integrations.trainers.experience.train import is_first_process, losses, train
 
     tell = say if is_first_process() else silent  # only the first of several processes talks
-    spec = load_spec(env)
+    spec = load_updated(env)
     recorded = _recorded(spec, env, trajectories, dsn)
     settings = FitSettings(
         base=base,

@@ -66,6 +66,20 @@ def folder_of(env: str) -> Path | None:
     return Path(env) if (Path(env) / "env.toml").is_file() else None
 
 
+def load_updated(env: str) -> EnvironmentSpec:
+    """The environment by its name or folder. A recorded folder is first updated from its recordings.
+
+    Raises:
+        InvalidInput: the folder cannot be read.
+        UnknownName: there is no such environment.
+    """
+    folder = folder_of(env)
+    report = update_folder(folder) if folder is not None else None
+    for message in report.messages if report is not None else ():
+        say(f"{folder}: {message}")
+    return load_spec(env)
+
+
 async def seed(
     env: str, paths: Sequence[Path], *, model: str | None = None, derives_state: bool = False, dsn: str | None = None
 ) -> None:

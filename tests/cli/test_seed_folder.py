@@ -102,6 +102,21 @@ async def test_a_recorded_folder_is_built_and_stored_and_what_is_left_out_is_nam
     assert (await seed(env, path))[1][-1] == f"{folder}: 0 of 2 trajectories are new"
 
 
+def test_a_check_sees_what_was_recorded_since_the_folder_was_last_built(
+    crm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["dreamgym", "check", str(crm), "--against", "dream", "--model", "nearest", "--json"]
+    )
+    for expected in ({"crm-a", "crm-b"}, {"crm-a", "crm-b", "crm-d"}):
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        assert not exit_.value.code
+        report = json.loads(capsys.readouterr().out)
+        assert {*report["known"], *report["held_out"]} == expected
+        run(crm, "d", 4.0, ("get", "Dan"))
+
+
 async def test_trajectories_that_changed_since_they_were_stored_are_named(seed: Command, crm: Path) -> None:
     await seed("crm", "crm")
     run(crm, "b", 2.0, ("get", "Bob"), task="And who is that?")

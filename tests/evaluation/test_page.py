@@ -178,21 +178,24 @@ def test_the_same_report_is_the_same_page() -> None:
 
 def test_without_matplotlib_the_page_says_how_to_get_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    found = page(report(measured("a", 15)))
+    one = measured("a", 15)
+    found = page(report(one))
     assert html.escape("pip install -c constraints.txt '.[report]'") in found
     assert "<svg" not in found
-    assert rate(wilson(15, 20)) in found
+    assert rate(one.steps.state["1"].exact) in found
 
 
 def test_the_tables_show_the_measured_data_and_the_results() -> None:
-    text = as_text(report(measured("a", 15)))
+    one = measured("a", 15)
+    exact, text = one.steps.state["1"].exact, as_text(report(one))
+    assert (exact.mean, exact.n) == (15 / 20, 20)
     assert text.startswith(
         "desk: 21 steps of 20 held-out trajectories predicted, each after what was recorded before it; "
         "7 transitions known; seed 3; 95 % intervals. 2 more held-out steps are left out: the same step was also "
         "recorded with another outcome."
     )
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert f"1 20 {rate(wilson(15, 20))}" in " ".join(line for line in lines if line.startswith("1 20"))
+    assert f"1 20 {rate(exact)}" in " ".join(line for line in lines if line.startswith("1 20"))
     assert f"invalid actions: played along 1 {rate(wilson(1, 1))}" in lines
     assert any(line.startswith("vacuous:") for line in lines)
     assert "reward: recall 0 -" in lines

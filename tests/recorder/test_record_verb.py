@@ -155,6 +155,13 @@ async def test_a_recorder_that_is_killed_leaves_the_earlier_calls_and_no_server(
     assert len(kept) == 5
 
 
+def test_a_run_is_not_named_on_the_command_line_over_http(tmp_path: Path) -> None:
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--port", "0", "--", *ODD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "name the run in the agent's URL, /record/r/mcp" in " ".join(done.stderr.split())
+
+
 def test_over_stdio_each_start_is_a_run_of_its_own_even_with_the_same_name(tmp_path: Path) -> None:
     command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--", *ODD]
     asked = [request("initialize", 0, HANDSHAKE), request("tools/list", 1), call("count", 2)]
