@@ -1,7 +1,8 @@
 """Converts between MCP tool results and StepResult: an observation as text, and content that text cannot hold.
 
-A block that is not text becomes one line of the observation, such as `[image image/png]`. If a model predicts such a
-line, a recorded block with the same line takes its place, since a model cannot predict a picture.
+A block that is not text becomes one line of the observation, such as `[image image/png]`; the text of an embedded
+resource follows its line. If a model predicts the same, a recorded block takes its place, since a model cannot predict
+a picture.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TOLD_KEYS = frozenset({BEFORE, AFTER})
 
 def observation_of(content: Sequence[JsonObject]) -> str:
     """The content blocks as one text, joined by line breaks."""
-    return "\n".join(_line(block) for block in content)
+    return "\n".join(_shown(block) for block in content)
 
 
 def result_of(answer: Mapping[str, object]) -> StepResult:
@@ -53,39 +54,43 @@ def with_stand_ins(observation: str, recorded: Iterable[JsonObject]) -> list[Jso
 
     Args:
         observation: the predicted text.
-        recorded: blocks of recorded answers; the first block with a line replaces that line.
+        recorded: blocks of recorded answers; the first block that is shown in the same lines replaces them.
 
     Returns:
         The blocks, or None if the observation is text alone.
     """
-    stand_ins: dict[str, JsonObject] = {}
+    stand_ins: dict[str, dict[tuple[str, ...], JsonObject]] = {}
     for block in recorded:
         if block.keys() != {"type", "text"}:  # also text blocks with annotations
-            stand_ins.setdefault(_line(block), block)
+            first, *more = _shown(block).split("\n")
+            stand_ins.setdefault(first, {}).setdefault((first, *more), block)
     lines = observation.split("\n")
-    if not stand_ins.keys() & set(lines):
-        return None
     content: list[JsonObject] = []
     text: list[str] = []
-    for line in lines:
-        if line in stand_ins:
-            content += _as_text(text)
-            content.append(stand_ins[line])
+    at = 0
+    while at < len(lines):
+        alike = [shown for shown in stand_ins.get(lines[at], {}) if shown == tuple(lines[at : at + len(shown)])]
+        if alike:
+            shown = max(alike, key=len)
+            content += [*_as_text(text), stand_ins[lines[at]][shown]]
             text = []
+            at += len(shown)
         else:
-            text.append(line)
-    return content + _as_text(text)
+            text.append(lines[at])
+            at += 1
+    return content + _as_text(text) if content else None
 
 
 def _as_text(lines: list[str]) -> list[JsonObject]:
     return [{"type": "text", "text": "\n".join(lines)}] if lines else []
 
 
-def _line(block: JsonObject) -> str:
+def _shown(block: JsonObject) -> str:
     kind = block.get("type")
     if kind == "text":
         return str(block.get("text", ""))
     resource = block.get("resource")
     described = resource if isinstance(resource, dict) else block
     parts = [str(part) for part in (kind, described.get("mimeType"), described.get("uri")) if part]
-    return f"[{' '.join(parts)}]"
+    text = described.get("text")
+    return "\n".join([f"[{' '.join(parts)}]", *([text] if isinstance(text, str) else [])])

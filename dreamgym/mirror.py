@@ -45,5 +45,8 @@ class Mirror(Frozen):
     """The reasons of recorded refusals, by kind of fault, with gaps; see `dreamgym.fault_words`."""
     refusals: dict[str, str] = Field(default_factory=dict)
     """Recorded refusals of calls that a schema forbids, by the canonical text of the call. Only it is refused so."""
+    accepted: tuple[str, ...] = ()
+    """Recorded calls that a schema forbids and the server answered without an error, by canonical text: some servers
+    read the text "2" as a number."""
     tells_all_faults: bool = False
     """True if a recorded refusal of several faults lists each of them in a line of its own."""

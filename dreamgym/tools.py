@@ -31,7 +31,7 @@ class Tools:
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._unknown_tool = spec.mirror.unknown_tool or UNKNOWN_TOOL
         self._invalid_arguments = spec.mirror.invalid_arguments or INVALID_ARGUMENTS
-        self._mirror = spec.mirror
+        self._mirror, self._accepted = spec.mirror, frozenset(spec.mirror.accepted)
         self._inputs: dict[str, Schema] = {}
         self._outputs: dict[str, Schema] = {}
         self._sound: set[str] = set()
@@ -52,7 +52,7 @@ class Tools:
             action: the call.
             canonical: its canonical text.
         """
-        if canonical in self._sound:
+        if canonical in self._sound or canonical in self._accepted:
             return None
         schema = self._inputs.get(action.name)
         if schema is None:

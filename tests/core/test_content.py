@@ -32,9 +32,9 @@ def test_a_single_text_needs_no_blocks_of_its_own() -> None:
     assert (result.observation, result.info) == ("a\nb", {})
 
 
-def test_a_block_that_is_not_text_becomes_one_line_of_the_observation() -> None:
+def test_a_block_that_is_not_text_becomes_one_line_of_the_observation_and_an_embedded_text_follows_it() -> None:
     assert observation_of([TEXT, IMAGE, LINK, HELD]) == (
-        "a\nb\n[image image/png]\n[resource_link demo://1]\n[resource text/plain demo://2]"
+        "a\nb\n[image image/png]\n[resource_link demo://1]\n[resource text/plain demo://2]\ntwo"
     )
 
 
@@ -48,7 +48,8 @@ def test_a_block_that_is_not_text_becomes_one_line_of_the_observation() -> None:
             "one\ntwo\n[image image/png]\nthree",
             [{"type": "text", "text": "one\ntwo"}, IMAGE, {"type": "text", "text": "three"}],
         ),
-        ("[resource text/plain demo://2]\n[image image/png]", [HELD, IMAGE]),
+        ("[resource text/plain demo://2]\ntwo\n[image image/png]", [HELD, IMAGE]),
+        ("[resource text/plain demo://2]\nthree", None),
         ("careful", [NOTED]),
         ("careful now", None),
     ],

@@ -44,6 +44,7 @@ def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequenc
         invalid_arguments=invalid,
         fault_words=words,
         refusals=exact_refusals(called, defined),
+        accepted=accepted_calls(called, defined),
         tells_all_faults=tells_all,
     )
 
@@ -166,6 +167,12 @@ def exact_refusals(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[
             found.setdefault(action.canonical(), set()).add((result.is_error, result.observation))
     once = {call: min(answers) for call, answers in found.items() if len(answers) == 1}
     return {call: said for call, (is_error, said) in once.items() if is_error}
+
+
+def accepted_calls(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> tuple[str, ...]:
+    """The canonical texts of calls that a schema forbids, and that the server answered without an error."""
+    accepted = (action for action, result in calls if not result.is_error)
+    return tuple(sorted({one.canonical() for one in accepted if _fault(tools.get(one.name), one) is not None}))
 
 
 def _refuses_arguments(action: ToolCall, result: StepResult, tools: Mapping[str, JsonObject]) -> bool:
