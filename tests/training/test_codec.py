@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from dreamgym_integrations.trainers.experience.rows import Example, row
 from dreamgym_integrations.trainers.policy.model import ChatCodec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from dreamgym.errors import InvalidInput
+from dreamgym.llm import Message
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -70,6 +72,22 @@ def test_a_text_that_is_spelled_like_a_special_token_is_read_as_a_text(parts: tu
     turns.append({"role": "user", "content": heard})
     assert TOKENIZER.decode(ids) == TOKENIZER.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     assert CODEC.decode(CODEC.answer(said)) == said.strip()
+
+
+@given(parts=st.tuples(spelled, spelled))
+def test_a_fitted_model_reads_a_text_that_is_spelled_like_a_special_token_as_a_text(
+    parts: tuple[list[str], ...],
+) -> None:
+    def tokens(asked: str, said: str) -> list[int]:
+        messages = (Message(role="user", content=asked),)
+        return row(TOKENIZER, Example(trajectory="one", messages=messages, answer=said)).input_ids
+
+    asked, said = ("".join(one) for one in parts)
+    ids, plain = tokens(asked, said), tokens("a", "b")
+    assert [one for one in ids if one in SPECIAL] == [one for one in plain if one in SPECIAL]
+    turns = [{"role": "user", "content": asked}]
+    prompt = TOKENIZER.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    assert TOKENIZER.decode(ids[:-1]) == f"{prompt}{said}"
 
 
 def test_sampled_ids_would_not_survive_a_round_trip_through_text() -> None:

@@ -22,6 +22,7 @@ from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.certainty import Certainty
 from dreamgym_integrations.models.decoding import Decoding, decoded
+from dreamgym_integrations.models.plain_text import PlainText
 from dreamgym_integrations.models.whole_model import whole_model
 
 BATCH = 32
@@ -188,12 +189,12 @@ class CheckpointModel:
 
 def prompt_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     """The tokens of a question, up to where the answer begins. Training builds its rows with this function too."""
-    said = [message.model_dump() for message in messages]
+    plain = PlainText(tokenizer)
+    said = plain.broken([message.model_dump() for message in messages])
     if tokenizer.chat_template is not None:
-        text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    text = "\n\n".join(message.content for message in messages)
-    return list(tokenizer(f"{text}\n\n")["input_ids"])
+        return plain.ids(tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
+    text = "\n\n".join(message["content"] for message in said)
+    return plain.ids(f"{text}\n\n", add_special_tokens=True)
 
 
 def check_tokenizer(folder: Path) -> None:

@@ -23,6 +23,7 @@ from dreamgym.tools import Tools
 from dreamgym.training.rollout import draw_seed
 from dreamgym.types import Frozen, Trajectory
 from dreamgym_integrations.models.checkpoint import prompt_ids
+from dreamgym_integrations.models.plain_text import PlainText
 
 IGNORED = -100
 """The label of a token that is not learned."""
@@ -125,4 +126,5 @@ def row(tokenizer: Any, example: Example, *, whole: bool = False) -> TokenRow:
 
 def answer_ids(tokenizer: Any, example: Example) -> list[int]:
     """The tokens of an example's answer, with its end."""
-    return [*tokenizer(example.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    plain = PlainText(tokenizer)
+    return [*plain.ids(plain.broken(example.answer)), tokenizer.eos_token_id]

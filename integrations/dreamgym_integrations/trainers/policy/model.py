@@ -7,7 +7,6 @@ changes the ids.
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import takewhile
@@ -24,6 +23,7 @@ from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput
 from dreamgym.training.rollout import EPISODE_TOKENS, TURN_TOKENS, Generation, Segment
 from dreamgym.types import JsonObject, StepResult, Task
+from dreamgym_integrations.models.plain_text import PlainText
 from dreamgym_integrations.models.whole_model import whole_model
 from dreamgym_integrations.trainers.policy.conversation import Conversations
 from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec
@@ -43,8 +43,6 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 updates."""
 
 _MARKER = "\N{OBJECT REPLACEMENT CHARACTER}"
-_BREAK = "\ufdd0"
-"""Stands inside of a text that is spelled like a special token, so that it is not read as one."""
 _USER: JsonObject = {"role": "user", "content": ""}
 _SAYING: JsonObject = {"role": "assistant", "content": _MARKER}
 _CALLING: JsonObject = {
@@ -68,7 +66,7 @@ class ChatCodec:
         if not tokenizer.chat_template:
             raise InvalidInput("the policy's tokenizer has no chat template: it cannot hold a conversation")
         self.max_tokens = max_tokens
-        self._tokenizer = tokenizer
+        self._tokenizer, self._plain = tokenizer, PlainText(tokenizer)
         self._eos: int = tokenizer.eos_token_id
 
     def talk(self, task: Task, first: StepResult) -> ChatTalk:
@@ -134,11 +132,11 @@ class ChatCodec:
 
     def answer(self, text: str) -> list[int]:
         """The ids of a whole answer with its end token, for supervised training."""
-        return [*self._ids(self._broken(text)), self._eos]
+        return [*self._ids(self._plain.broken(text)), self._eos]
 
     def _render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> str:
         """The text of the template, in which only the template itself has special tokens."""
-        shown, offered = self._broken([*messages]), self._broken([*tools])
+        shown, offered = self._plain.broken([*messages]), self._plain.broken([*tools])
         try:
             text = self._tokenizer.apply_chat_template(
                 shown, tools=offered or None, tokenize=False, add_generation_prompt=True
@@ -148,23 +146,7 @@ class ChatCodec:
         return cast("str", text)
 
     def _ids(self, text: str) -> list[int]:
-        parts = text.split(_BREAK)
-        return [one for part in parts for one in self._tokenizer(part, add_special_tokens=False)["input_ids"]]
-
-    @cached_property
-    def _special(self) -> re.Pattern[str]:
-        """Finds the place after the first character of each special token."""
-        names = (str(one) for one in self._tokenizer.added_tokens_decoder.values() if one.special)
-        spelled = (f"(?<={re.escape(name[0])})(?={re.escape(name[1:])})" for name in names if len(name) > 1)
-        return re.compile("|".join(spelled) or "(?!)")
-
-    def _broken(self, value: Any) -> Any:
-        """A copy of a JSON value whose texts contain no special token: each is broken after its first character."""
-        if isinstance(value, str):
-            return self._special.sub(_BREAK, value.replace(_BREAK, ""))
-        if isinstance(value, dict):
-            return {name: self._broken(one) for name, one in value.items()}
-        return [self._broken(one) for one in value] if isinstance(value, list) else value
+        return self._plain.ids(text)
 
 
 class ChatTalk:
