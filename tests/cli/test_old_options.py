@@ -71,6 +71,7 @@ def test_there_are_few_options() -> None:
     something, to limit spending."""
     ahead = {("train", "--staleness"), ("train", "--tinker"), ("train", "--in-process"), ("check", "--out")}
     ahead |= {("train", f"--{name}") for name in ("turn-tokens", "episode-tokens", "bf16", "gradient-checkpointing")}
+    ahead |= {("train", "--stored-only")}
     own = [option for options in OPTIONS.values() for option in options if option not in SHARED]
     assert len(SHARED) + len(own) + len(names(TrainConfig)) <= 120 + len(ours) + len(ahead)
 

@@ -313,6 +313,15 @@ def test_training_a_given_policy_first_stores_what_is_new_in_the_folder(
     assert {one.id for one in stored(dsn, ())} == {one.id for one in in_folder}
 
 
+def test_a_policy_that_is_not_there_is_refused_before_anything_is_stored(
+    train: Command, in_folder: Sequence[Trajectory], dsn: str, tmp_path: Path
+) -> None:
+    code, said = train("--policy", str(tmp_path / "nowhere"), *DREAM, "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert f"no policy checkpoint in {tmp_path / 'nowhere'}" in said
+    assert stored(dsn, ()) == []
+
+
 def test_a_run_with_stored_only_knows_nothing_of_the_folder(
     train: Command, in_folder: Sequence[Trajectory], dsn: str, tmp_path: Path
 ) -> None:

@@ -162,6 +162,11 @@ class TrainRun:
             raise InvalidInput("in_process plays in one process: leave it out, or start without a launcher")
         if processes > 1 and config.algorithm in RECORDED:
             raise InvalidInput(f"{config.algorithm} learns from recordings in one process: start it without a launcher")
+        base = Path(config.policy)
+        if config.policy not in NEW and not config.tinker and not (base / "config.json").is_file():
+            raise InvalidInput(
+                f"no policy checkpoint in {base}: expected a folder with a config.json, as training saves it"
+            )
         # a resumed run goes on with what it knows
         spec = load_spec(env) if config.stored_only or resume else asyncio.run(seeded(env, dsn))
         make_folder(out)
@@ -170,7 +175,6 @@ class TrainRun:
             _check_same_play(out, json.loads(settings.read_text(encoding="utf-8")), config)
         else:
             write_whole(settings, config.model_dump_json(indent=2))
-        base = Path(config.policy)
         if config.policy in NEW:
             base = out / "warm"
             if not (resume and (base / "config.json").is_file()):
