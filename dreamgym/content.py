@@ -8,12 +8,15 @@ a picture.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from dreamgym.types import JsonObject, StepResult
 
 BEFORE, AFTER = "dreamgym/before", "dreamgym/state"
 """Keys in the `_meta` of a real server's answer: the state of its world before and after the call."""
 TOLD_KEYS = frozenset({BEFORE, AFTER})
+_NOT_KEPT = ("dreamgym/", "io.modelcontextprotocol/")
+"""Beginnings of the keys of a result's `_meta` that are not kept: ours, and those that the protocol itself writes."""
 
 
 def observation_of(content: Sequence[JsonObject]) -> str:
@@ -31,6 +34,9 @@ def result_of(answer: Mapping[str, object]) -> StepResult:
     structured = answer.get("structuredContent")
     if isinstance(structured, dict):
         info["structured"] = structured
+    meta = answer.get("_meta")
+    if isinstance(meta, dict) and (own := {key: said for key, said in meta.items() if not key.startswith(_NOT_KEPT)}):
+        info["meta"] = own
     return StepResult(observation=observation_of(content), is_error=answer.get("isError") is True, info=info)
 
 
@@ -47,6 +53,28 @@ def tool_result(result: StepResult) -> JsonObject:
     if result.structured is not None:
         answer["structuredContent"] = result.structured
     return answer
+
+
+def storable(text: str) -> str:
+    """The text as PostgreSQL can store it: NUL characters and lone surrogates are replaced."""
+    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
+
+
+def storable_answer(result: StepResult) -> StepResult:
+    """The answer of an environment as PostgreSQL can store it. A real server may answer with any bytes of a file."""
+    observation, info = storable_json([result.observation, result.info])
+    if (observation, info) == (result.observation, result.info):
+        return result
+    return result.model_copy(update={"observation": observation, "info": info})
+
+
+def storable_json(value: Any) -> Any:
+    """The value with each text, and each name of a field, as PostgreSQL can store it."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(name): storable_json(inner) for name, inner in value.items()}
+    return [storable_json(inner) for inner in value] if isinstance(value, list) else value
 
 
 def with_stand_ins(observation: str, recorded: Iterable[JsonObject]) -> list[JsonObject] | None:

@@ -19,7 +19,10 @@ DreamGymError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class DreamGymError(Exception):
@@ -96,3 +99,8 @@ class StoreError(DreamGymError):
 
 class StaleEpisode(DreamGymError):
     """Another writer was faster: read the episode again, then decide again."""
+
+
+def in_one_line(text: object) -> str:
+    """The text for a log: blanks replace line breaks and other control characters, which could forge lines of it."""
+    return _CONTROL.sub(" ", str(text))

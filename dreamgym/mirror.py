@@ -37,6 +37,7 @@ class Mirror(Frozen):
     listings: dict[str, tuple[JsonObject, ...]] = Field(default_factory=dict)
     """The pages of each listing, by method."""
     lookups: tuple[Lookup, ...] = ()
+    """Recorded requests that are no listing, and the listings that the server refused."""
     unknown_tool: str | None = None
     """The server's refusal of an unknown tool, with `{tool}` in the place of its name; None if none was recorded."""
     invalid_arguments: str | None = None
@@ -48,5 +49,8 @@ class Mirror(Frozen):
     accepted: tuple[str, ...] = ()
     """Recorded calls that a schema forbids and the server answered without an error, by canonical text: some servers
     read the text "2" as a number."""
+    errors: dict[str, JsonObject] = Field(default_factory=dict)
+    """The JSON-RPC errors with which tool calls were answered, by their message with `{tool}` for the tool's name. The
+    words of `invalid_arguments` are among them if the server refuses arguments with such an error."""
     tells_all_faults: bool = False
     """True if a recorded refusal of several faults lists each of them in a line of its own."""

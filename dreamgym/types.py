@@ -178,6 +178,7 @@ class StepResult(Frozen):
     - `state`: the state after the step, if it differs from the observation;
     - `content`: the MCP content blocks, if they are more than the observation as one text;
     - `structured`: the structured content, if the tool gave one;
+    - `meta`: the `_meta` of the tool's answer;
     - `asks`: what the tool asks the client before it can answer (MCP's `inputRequests` and `requestState`);
     - `notices`: the MCP notifications that the tool sent while it ran;
     - `error`: the JSON-RPC error that the tool answered with;

@@ -29,6 +29,10 @@ gc.disable()
 # this machine
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("no_authority.pem"))
 
+# the default, minilm, takes a second to load in each command and milliseconds for each text; the tests of the
+# documentation, of the telemetry and of minilm itself use it
+os.environ["DREAMGYM_ENCODER"] = "trigram"
+
 # on a busy machine, the time that an example takes means nothing; tests of linear time use growth.py
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")

@@ -188,6 +188,7 @@ class Player:
             "DREAMGYM_DSN": dsn,
             "COLUMNS": "120",
         }
+        del self._environment["DREAMGYM_ENCODER"]  # a reader has the default encoder
         self._printed: str | None = None
 
     def play(self, block: Block) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import signal
 import sys
 import threading
@@ -28,8 +27,6 @@ def run(program: typer.Typer, verb: str = "") -> None:
         program: `dreamgym`, or the separate program of one verb.
         verb: the verb of a separate program.
     """
-    # imported modules stay in memory: searching them for garbage again and again takes a fifth of an import of TRL
-    gc.set_threshold(20_000, 20, 50)
     try:
         refuse_old_options([*verb.split(), *sys.argv[1:]])
         with sigterm_as_ctrl_c():

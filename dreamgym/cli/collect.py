@@ -11,7 +11,6 @@ import typer
 
 from dreamgym.cli.options import Budget, Cluster, EnvName, ModelName, Seed
 from dreamgym.evaluation.episodes import WORKERS
-from dreamgym.runs import collect as runs
 from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
 from dreamgym.runs.spending import spending
 
@@ -38,6 +37,8 @@ def collect(
 
     Example: dreamgym collect coin --against real --agent mixed --episodes 4000 --workers 8
     """
+    from dreamgym.runs import collect as runs
+
     with spending(budget):
         asyncio.run(
             runs.collect(

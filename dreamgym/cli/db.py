@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.runs import prune as runs
-from dreamgym.runs import stored
 from dreamgym.runs.console import say
 
 app = typer.Typer(
@@ -59,6 +57,8 @@ def prune(
 
     Example: dreamgym db prune --days 30
     """
+    from dreamgym.runs import prune as runs
+
     for name, count in asyncio.run(runs.prune(days)).model_dump().items():
         typer.echo(f"{count:>12,} {name} deleted")
 
@@ -72,6 +72,8 @@ def show(
 
     Example: dreamgym db show crm
     """
+    from dreamgym.runs import stored
+
     typer.echo(asyncio.run(stored.described(None if env is None else stored.env_named(env), name)))
 
 
@@ -88,6 +90,8 @@ def forget(
 
     Example: dreamgym db forget crm --yes
     """
+    from dreamgym.runs import stored
+
     env = stored.env_named(env)
     say(asyncio.run(stored.described(env, name)))
     if not yes and not typer.confirm("Delete all of this?", err=True):

@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.runs import environments
-from dreamgym.runs.environments import described, diagnose, list_all, reported
-
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A registered name, a folder with an env.toml, or module:function.")
 ]
@@ -25,7 +22,9 @@ def list_() -> None:
 
     Example: dreamgym env list
     """
-    rows = list_all()
+    from dreamgym.runs import environments
+
+    rows = environments.list_all()
     width = max((len(row.name) for row in rows), default=0)
     for row in rows:
         state = "ready" if row.is_playable else "needs"
@@ -38,7 +37,9 @@ def show(name: Name) -> None:
 
     Example: dreamgym env show coin
     """
-    typer.echo(described(environments.show(name)))
+    from dreamgym.runs import environments
+
+    typer.echo(environments.described(environments.show(name)))
 
 
 @app.command()
@@ -50,7 +51,9 @@ def doctor(name: Name) -> None:
 
     Example: dreamgym env doctor coin
     """
-    found = asyncio.run(diagnose(name))
-    typer.echo(reported(found))
+    from dreamgym.runs import environments
+
+    found = asyncio.run(environments.diagnose(name))
+    typer.echo(environments.reported(found))
     if not found.is_well:
         raise typer.Exit(1)

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import Budget, Cluster, EnvName, ModelName, Seed
-from dreamgym.runs import evaluate as runs
 from dreamgym.runs.opening import Against
 from dreamgym.runs.spending import spending
 
@@ -37,6 +36,8 @@ def evaluate(
 
     Example: dreamgym eval coin --policy runs/demo/policy --against real --split test --episodes 500 --json
     """
+    from dreamgym.runs import evaluate as runs
+
     with spending(budget):
         result = asyncio.run(
             runs.evaluate(

@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import Base, EnvName, Seed
-from dreamgym.evaluation.setting import setting
-from dreamgym.runs.fit import SHOWN
 
 
 def fit(
@@ -45,6 +43,8 @@ def fit(
 
     Example: dreamgym fit coin --base tiny --out runs/coin-model
     """
+    from dreamgym.evaluation.setting import setting
+    from dreamgym.runs.fit import SHOWN
     from dreamgym.runs.fit import fit as run
 
     chosen = setting(base)

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import Budget, EnvName, ModelName
-from dreamgym.runs import play as runs
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
 from dreamgym.runs.spending import spending
@@ -33,6 +32,8 @@ def play(
 
     Example: dreamgym play coin --agent langgraph --against real
     """
+    from dreamgym.runs import play as runs
+
     policy_url = os.environ.get(POLICY_URL_VARIABLE)
     with spending(budget) as ledger:
         played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model, keeps=store))

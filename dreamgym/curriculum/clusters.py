@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 50
 """Most rounds of k-means. It converges long before."""
+SEEDS = 1 << 64
+"""Number of seeds of numpy that are used: it takes no negative seed."""
 
 
 def cluster_of(tasks: Sequence[Task], encoder: Encoder, clusters: int, *, seed: int) -> Callable[[Task], str]:
@@ -33,7 +35,9 @@ def cluster_of(tasks: Sequence[Task], encoder: Encoder, clusters: int, *, seed: 
     """
     import numpy as np
 
-    centres = _centres(encoder.encode(sorted({_text(task) for task in tasks})), clusters, np.random.default_rng(seed))
+    centres = _centres(
+        encoder.encode(sorted({_text(task) for task in tasks})), clusters, np.random.default_rng(seed % SEEDS)
+    )
     names: dict[str, str] = {}
 
     def cluster(task: Task) -> str:

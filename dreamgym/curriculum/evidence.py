@@ -30,6 +30,8 @@ LAST_GROUPS = 4
 STALE = 0.25
 """A task whose newest group weighs less than this counts as never tried in `Evidence.success`, which uses no mean of
 all tasks."""
+ROUNDING = 1e-12
+"""Rewards are equal if their sum of squares exceeds that of equal ones by a smaller share: the rest is rounding."""
 
 
 class Group(Frozen):
@@ -51,7 +53,8 @@ class Group(Frozen):
         """V_tau (paper, eq. 7), divided by n - 1 and not by n, so that groups of different sizes are comparable."""
         if self.attempts < 2:
             return 0.0
-        return max(0.0, (self.squares - self.total**2 / self.attempts) / (self.attempts - 1))
+        spread = self.squares - self.total**2 / self.attempts
+        return 0.0 if spread < self.squares * ROUNDING else spread / (self.attempts - 1)
 
     def freshness(self, iteration: int) -> float:
         """Weight of the group by its age: 1 at the update that played it, halved every HALF_LIFE updates."""

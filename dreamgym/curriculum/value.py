@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+ROUNDING = 1e-9
+"""Rewards of a group that differ by less are equal: the rest is rounding, as of 0.1 + 0.2 and 0.3."""
+
 
 def group_variance(rewards_G: Sequence[float | None]) -> float | None:
     """V_tau = (1/n) sum (r - mean)^2 over one group's outcome rewards (paper, eq. 7; divided by n, as the paper does).
@@ -14,5 +17,7 @@ def group_variance(rewards_G: Sequence[float | None]) -> float | None:
     valid = [reward for reward in rewards_G if reward is not None]
     if len(valid) < 2:
         return None
+    if max(valid) - min(valid) < ROUNDING:
+        return 0.0
     mean = sum(valid) / len(valid)
     return sum((reward - mean) ** 2 for reward in valid) / len(valid)

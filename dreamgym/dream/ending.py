@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
 from dreamgym.dream.task_check import accomplished
-from dreamgym.errors import MalformedAnswer
+from dreamgym.errors import MalformedAnswer, in_one_line
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.spans import timed
 from dreamgym.types import Provenance, Task, Tier, TokenUsage, ToolCall, Transition
@@ -125,7 +125,7 @@ async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Predict
     try:
         verdict = await judge.judge_step(query, prediction)
     except MalformedAnswer as error:
-        logger.warning("task %r: no verdict on the end of a step: %s", query.task.id, error)
+        logger.warning("task %r: no verdict on the end of a step: %s", query.task.id, in_one_line(error))
         return _open(prediction)
     told = prediction.provenance
     judged = prediction.noted(

@@ -172,7 +172,7 @@ class DreamEnvironment:
                 prediction = await ended(query, prediction, self._model)
             if self._objects is not None:
                 prediction = self._objects.read(action, prediction, is_judged=isinstance(self._model, LANGUAGE_MODELS))
-        return self._remember(action, self._state(task), prediction, _result(prediction))
+        return self._remember(action, self._state(task), prediction, _with_meta(query, _result(prediction)))
 
     def _mapped(self, objects: MappedEpisode, action: ToolCall, task: Task) -> Prediction | None:
         """The answer on mapped states, without retrieval. Raises NotRecorded if no other tier can answer either."""
@@ -424,6 +424,17 @@ def _result(prediction: Prediction) -> StepResult:
         is_error=prediction.is_error,
         info=info,
     )
+
+
+def _with_meta(query: Query, result: StepResult) -> StepResult:
+    """The result with the `_meta` of the same answer to the same call in a recording."""
+    for one in query.demonstrations:
+        step = one.transition
+        if "meta" in step.result.info and one.source in GROUNDED and step.action == query.action:
+            known = step.result
+            if (known.observation, known.is_error) == (result.observation, result.is_error):
+                return result.model_copy(update={"info": {**result.info, "meta": known.info["meta"]}})
+    return result
 
 
 def _step_seed(seed: int, step: int) -> int:

@@ -51,6 +51,11 @@ def wanting_others(tasks: Iterable[Task], answers: Iterable[str]) -> list[Task]:
     return [task for task, texts in wanted if texts - known]
 
 
+def wants_state(task: Task) -> bool:
+    """True if the task's check reads the explicit state."""
+    return task.metadata.get("success") not in (None, True, {})
+
+
 def accomplished(task: Task, state: str, answers: Iterable[str] = ()) -> bool | None:
     """True if the task's own check is satisfied; None if the check cannot decide.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dreamgym.dream.confidence import Calibration, auroc, calibrate
 from dreamgym.evaluation.calls import Compared
-from dreamgym.evaluation.rates import Rate, clustered, wilson
+from dreamgym.evaluation.rates import Rate, clustered
 from dreamgym.types import Frozen
 
 BINS = 10
@@ -68,16 +68,14 @@ def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) ->
     calibration = fitted(ours, model=model, env=env)
     assert calibration is not None
     given = [calibration.confidence(call.features) for call in others]
-    right = [call.is_right for call in others]
+    right, owners = [call.is_right for call in others], [call.trajectory for call in others]
     base = sum(call.is_right for call in ours) / len(ours)
-    bins = _bins(given, right)
+    bins = _bins(given, right, owners, seed)
     return Calibrated(
         fitted_on=len(ours),
         measured_on=len(others),
-        right=wilson(sum(right), len(right)),
-        brier=clustered(
-            [(p - y) ** 2 for p, y in zip(given, right, strict=True)], [call.trajectory for call in others], seed=seed
-        ),
+        right=clustered(right, owners, seed=seed),
+        brier=clustered([(p - y) ** 2 for p, y in zip(given, right, strict=True)], owners, seed=seed),
         brier_of_base_rate=sum((base - y) ** 2 for y in right) / len(right),
         ece=sum(abs(one.confidence - one.right.mean) * one.right.n for one in bins) / len(right),
         auroc=auroc(given, right),
@@ -85,12 +83,15 @@ def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) ->
     )
 
 
-def _bins(given: Sequence[float], right: Sequence[bool]) -> tuple[Bin, ...]:
-    """The bins that are not empty, from low to high."""
-    found: dict[int, list[tuple[float, bool]]] = {}
-    for p, y in sorted(zip(given, right, strict=True)):
-        found.setdefault(min(int(p * BINS), BINS - 1), []).append((p, y))
+def _bins(given: Sequence[float], right: Sequence[bool], owners: Sequence[str], seed: int) -> tuple[Bin, ...]:
+    """The bins that are not empty, from low to high. `owners` are the trajectories of the predictions."""
+    found: dict[int, list[tuple[float, bool, str]]] = {}
+    for p, y, owner in sorted(zip(given, right, owners, strict=True)):
+        found.setdefault(min(int(p * BINS), BINS - 1), []).append((p, y, owner))
     return tuple(
-        Bin(confidence=sum(p for p, _ in pairs) / len(pairs), right=wilson(sum(y for _, y in pairs), len(pairs)))
-        for pairs in found.values()
+        Bin(
+            confidence=sum(p for p, _, _ in some) / len(some),
+            right=clustered([y for _, y, _ in some], [owner for _, _, owner in some], seed=seed),
+        )
+        for some in found.values()
     )

@@ -12,6 +12,7 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.redaction import redact_by, redacted
 from dreamgym.tools import Tools
 from dreamgym.types import (
     JsonObject,
@@ -110,18 +111,22 @@ async def perform(
     source: Source,
     patient: bool = False,
 ) -> Trajectory:
-    """Play one task in a new environment. If the environment fails, even at its start, the error is kept as data."""
+    """Play one task in a new environment. If the environment fails, even at its start, the error is kept as data.
+
+    A real episode is redacted by the environment's rules, as recordings and the answers of a dream are.
+    """
     environment = make()
     try:
-        return await play(
+        played = await play(
             Door(environment, Tools(spec), patient=patient), task, behaviour, spec=spec, seed=seed, source=source
         )
     except EnvironmentUnavailable as error:  # the reset failed; `play` keeps a later failure
-        return Trajectory(
+        played = Trajectory(
             id=str(uuid.uuid4()), task=task, source=source, stop_reason=StopReason.ERROR, error=str(error)
         )
     finally:
         await environment.close()
+    return redacted(played, redact_by(spec.redact)) if source is Source.REAL else played
 
 
 async def play_many(

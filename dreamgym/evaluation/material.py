@@ -16,6 +16,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.predictions import RecordedStep, steps_of
 from dreamgym.recordings.contradictions import contradicted
 from dreamgym.recordings.splits import split
+from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.types import Trajectory
 
 
@@ -87,8 +88,13 @@ def material(
 
 
 def _checked_as_served(spec: EnvironmentSpec, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
-    """The trajectories, each with the check of the environment's task with its id and instruction, if that has one."""
-    checks = {(task.id, task.instruction): check for task in spec.tasks if (check := check_of(task))}
+    """The trajectories, each with the check of the environment's task with its id and instruction, if that has one.
+
+    These tasks are redacted, as the recordings are.
+    """
+    redact = redact_by(spec.redact)
+    tasks = [redacted_task(task, redact) for task in spec.tasks if check_of(task)]
+    checks = {(task.id, task.instruction): check_of(task) for task in tasks}
 
     def checked(one: Trajectory) -> Trajectory:
         check = checks.get((one.task.id, one.task.instruction))

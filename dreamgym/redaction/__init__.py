@@ -10,6 +10,6 @@ from __future__ import annotations
 from dreamgym.redaction.placeholder import load_key
 from dreamgym.redaction.redactor import Redact, Redactor, redact_by
 from dreamgym.redaction.rules import RedactionRules
-from dreamgym.redaction.trajectory import redacted
+from dreamgym.redaction.trajectory import redacted, redacted_task
 
-__all__ = ["Redact", "RedactionRules", "Redactor", "load_key", "redact_by", "redacted"]
+__all__ = ["Redact", "RedactionRules", "Redactor", "load_key", "redact_by", "redacted", "redacted_task"]

@@ -1,9 +1,17 @@
-"""Redacts a whole trajectory as one value."""
+"""Redacts a task, and a whole trajectory as one value."""
 
 from __future__ import annotations
 
 from dreamgym.redaction.redactor import Redact
-from dreamgym.types import Trajectory
+from dreamgym.types import Task, Trajectory
+
+
+def redacted_task(task: Task, redact: Redact | None) -> Task:
+    """The task with its texts redacted; its id and its environment stay. Without a function, it is unchanged."""
+    if redact is None:
+        return task
+    said = task.model_dump(mode="json", include={"instruction", "initial_state", "metadata"})
+    return Task.model_validate({**task.model_dump(), **{key: redact(said[key]) for key in said}})
 
 
 def redacted(trajectory: Trajectory, redact: Redact | None) -> Trajectory:

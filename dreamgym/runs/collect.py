@@ -72,12 +72,14 @@ async def collect(
         The numbers of played and won episodes, and the ids of failed ones.
 
     Raises:
-        InvalidInput: an agent has no chat model, there are no tasks, `episodes` or `workers` is less than 1, `out`
-            contains something else or cannot be written, or another collection writes to it.
+        InvalidInput: an agent has no chat model, a model is given for the real environment, there are no tasks,
+            `episodes` or `workers` is less than 1, `out` contains something else or cannot be written, or another
+            collection writes to it.
         EnvironmentUnavailable: no episode could be played, or too many failed in a row.
     """
     require_at_least(1, episodes=episodes, workers=workers)
     where = Against(against)
+    chosen = dream_setting(model, against=where)
     spec = load_spec(env) if isinstance(env, str) else env
     if where is Against.DREAM:
         spec = await seeded(env, dsn)
@@ -100,7 +102,7 @@ async def collect(
                 await claim([folder], store)
         if where is Against.DREAM and store is not None:
             recorded = await store.buffer.trajectories(spec.name)
-            say_estimate(await of_episodes(spec, dream_setting(model), recorded, episodes, seed=seed), say)
+            say_estimate(await of_episodes(spec, chosen, recorded, episodes, seed=seed), say)
         playing = Playing(env, spec, where, agent, workers, model, policy_url, store.dsn if store is not None else None)
         players: Sequence[Play]
         if cluster is None:

@@ -61,7 +61,8 @@ async def evaluate(
         cluster: address of the Ray cluster that plays; each worker must have the policy's folder. None: this process.
 
     Raises:
-        InvalidInput: `episodes` is less than 1, there is no policy, or the split has no tasks.
+        InvalidInput: `episodes` is less than 1, there is no policy, the split has no tasks, or a model is given for the
+            real environment.
     """
     from dreamgym_integrations.trainers.policy.model import load_policy
 

@@ -320,7 +320,7 @@ def _write(report: FidelityReport, given: Material, running: Sequence[Measuremen
 
     Each file is written whole or not at all.
     """
-    redact = redact_by(given.spec.redact)  # episodes of the real environment are not redacted yet
+    redact = redact_by(given.spec.redact)  # calls and errors in episodes of the dream are not redacted yet
     files = {
         behind.FILE: _lines(step for one in running for step in one.behind()),
         HELD_OUT_FILE: _lines(given.held_out),

@@ -15,6 +15,7 @@ from dreamgym.runs.console import say
 from dreamgym.runs.fidelity import recorded_of
 from dreamgym.runs.opening import stored_trajectories
 from dreamgym.runs.seed import load_updated
+from dreamgym.training.practice import SEEDS
 from dreamgym.types import Trajectory
 
 SHOWN = 3
@@ -74,6 +75,8 @@ def fit(
             f"without {unknown[0]}: rows can leave out {', '.join(TRAINED_PARTS)}; the other parts do not "
             "belong to the model"
         )
+    if not 0 <= seed < SEEDS:
+        raise InvalidInput(f"seed: expected a number from 0 to {SEEDS - 1}, got {seed}")
     from dreamgym_integrations.trainers.experience.data import FitSettings, prepare
     from dreamgym_integrations.trainers.experience.result import finish
     from dreamgym_integrations.trainers.experience.train import is_first_process, losses, train

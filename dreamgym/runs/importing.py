@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dreamgym.environment import EnvironmentSpec, load_spec
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
@@ -21,6 +21,7 @@ from dreamgym.redaction import Redact, redact_by
 from dreamgym.runs.console import listed, say
 from dreamgym.runs.opening import open_store
 from dreamgym.runs.seed import claim, folder_of
+from dreamgym.types import Trajectory
 
 REASONS = 20
 """Maximum number of reasons of one kind that are printed."""
@@ -46,7 +47,8 @@ async def import_files(
         dsn: DSN of the store; None: the embedded server.
 
     Raises:
-        InvalidInput: a file or the environment cannot be used, or nothing in the files can.
+        InvalidInput: a file or the environment cannot be used, nothing in the files can, or `out` contains anything
+            but trajectories of this import.
     """
     if format_ is None and files[0] in FORMATS and not Path(files[0]).exists():
         format_, files = files[0], files[1:]
@@ -61,6 +63,8 @@ async def import_files(
         tell(report, redact)
         if not report.trajectories:
             raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
+        if out is not None:
+            _require_nothing_lost(out, report.trajectories)
         if new:
             write_episodes(Path(env), report.trajectories)
         if out is None:
@@ -75,6 +79,19 @@ async def import_files(
         except OSError as error:
             raise InvalidInput(f"{out}: cannot be written: {error}") from error
         say(f"{out}: {len(report.trajectories)} trajectories")
+
+
+def _require_nothing_lost(out: Path, trajectories: Sequence[Trajectory]) -> None:
+    """Raises InvalidInput if writing these trajectories to `out` would remove or change what it contains."""
+    if not out.is_file():
+        return
+    there, new = read_jsonl(out, Trajectory), {one.id: one for one in trajectories}
+    lost = [one.id for one in there if new.get(one.id) != one]
+    if lost:
+        raise InvalidInput(
+            f"{out} would lose {len(lost)} of its {len(there)} trajectories, or changes in them: {listed(lost)}. Give "
+            "another file with --out, or move this one away"
+        )
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def dream_setting(model: str | None, without: Collection[Part] = (), against: Ag
         against: the environment to play in, the dream or the real one.
 
     Raises:
-        InvalidInput: the setting has a -k, or leaves parts out of the real environment.
+        InvalidInput: the setting has a -k, or there is a model, or parts are left out, for the real environment.
         UnknownName: there is no such part.
     """
     chosen = setting(model or "", without=without)
@@ -91,8 +91,13 @@ def dream_setting(model: str | None, without: Collection[Part] = (), against: Ag
             f"--model {model!r}: -k is for check, fidelity and fit; leave it out here, where the model decides how "
             "many transitions it is shown"
         )
-    if chosen.without and Against(against) is Against.REAL:
+    is_real = Against(against) is Against.REAL
+    if chosen.without and is_real:
         raise InvalidInput("without is for dreams: leave it out with --against real")
+    if chosen.model and is_real:
+        raise InvalidInput(
+            f"--model {model!r} is for --against dream: leave it out, because the real environment needs no model"
+        )
     return chosen
 
 
@@ -121,8 +126,8 @@ async def open_worlds(
         min_confidence: an episode ends if the confidence of an answer is lower.
 
     Raises:
-        InvalidInput: the model or the environment cannot be used, parts are left out of the real environment, or the
-            store holds another folder's environment of the same name.
+        InvalidInput: the model or the environment cannot be used, a model is given for the real environment, parts are
+            left out of it, or the store holds another folder's environment of the same name.
         UnknownName: there is no such environment.
         StoreError: the store cannot be reached.
     """
@@ -240,6 +245,16 @@ def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) ->
 def may_be_learned(task: Task) -> bool:
     """True if the task belongs to the split `train` or to no split."""
     return task.metadata.get("split", "train") == "train"
+
+
+def unrecorded(spec: EnvironmentSpec) -> list[Task]:
+    """The described tasks that a dream can practise without a recording of them, of all splits."""
+    return [
+        task
+        for task in spec.tasks
+        if (task.initial_state is not None or not spec.deterministic)
+        and (task.metadata.get("success") is not None or task.metadata.get("answers"))
+    ]
 
 
 async def with_recorded_starts(spec: EnvironmentSpec, tasks: Sequence[Task], dsn: str | None) -> Sequence[Task]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.runs.opening import SPLITS, Against, real_for, seeded, tasks_of, with_recorded_starts
+from dreamgym.runs.opening import SPLITS, Against, dream_setting, real_for, seeded, tasks_of, with_recorded_starts
 from dreamgym.runs.server_process import server
 from dreamgym.types import Task, Trajectory, Transition
 
@@ -41,10 +41,12 @@ async def play(
         keeps: store a real episode as a recording, from which dreams are made.
 
     Raises:
-        InvalidInput: the task is unknown, an agent has no model, or `keeps` is set without the real environment.
+        InvalidInput: the task is unknown, an agent has no model, a model is given for the real environment, or `keeps`
+            is set without the real environment.
     """
     if keeps and against is Against.DREAM:
         raise InvalidInput("--store is for --against real: episodes of a dream are never stored as recordings")
+    dream_setting(model, against=against)
     # the server in another process takes nothing in
     spec = await seeded(env, dsn) if against is Against.DREAM else load_spec(env)
     real = real_for(env, spec, against)
@@ -52,6 +54,7 @@ async def play(
     if against is Against.DREAM:
         (chosen,) = await with_recorded_starts(spec, [chosen], dsn)
     behaviour = real.behaviours.get(agent) if real is not None else None
+    playing = load_agent(agent) if behaviour is None else None  # an unknown one is refused before a server starts
     with server(env, against, model=model, dsn=dsn, extra=("--store",) if keeps else ()) as url:
         if behaviour is not None:
             from dreamgym_client.environment import RemoteEnvironment
@@ -64,7 +67,8 @@ async def play(
                 await remote.close()
         from dreamgym_client.playing import play_agent
 
-        played = await play_agent(url, spec.name, load_agent(agent), policy_url, chosen, seed)
+        assert playing is not None
+        played = await play_agent(url, spec.name, playing, policy_url, chosen, seed)
         return played.trajectory, played.answer
 
 

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dreamgym.dream.task_check import require_usable_check, wanting_others
+from dreamgym.dream.task_check import check_of, require_usable_check, wanting_others, wants_state
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.recordings.contradictions import contradictions, summary
@@ -25,6 +25,7 @@ from dreamgym.recordings.folder.runs import recorded_runs
 from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.trajectories import trajectory_id, unlisted
 from dreamgym.recordings.log import Note
+from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.replay.keys import check_storable
 from dreamgym.runs.console import listed, say
 from dreamgym.runs.opening import open_store
@@ -132,7 +133,7 @@ async def read(env: str, paths: Sequence[Path], *, model: str | None = None, der
                 "`dreamgym label`, or let a model propose one with `dreamgym seed --model MODEL`"
             )
     answers = {step.result.observation for found in trajectories.values() for one in found for step in one.transitions}
-    tasks = [task for folder in folders for task in _tasks(folder, spec.name, answers)]
+    tasks = [task for folder in folders for task in _tasks(folder, spec, answers)]
     named = folder_of(env)
     of_env = tuple(dict.fromkeys([*([named] if named else []), *folders]))
     runs = {trajectory_id(spec.name, run) for folder in recorded for run in recorded_runs(folder)}
@@ -229,9 +230,9 @@ def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajector
     return usable
 
 
-def _tasks(folder: Path, env: str, answers: Collection[str]) -> list[Task]:
-    """The tasks of a folder. Print those whose check wants an answer that is not among the recorded answers."""
-    file = folder / "tasks.jsonl"
+def _tasks(folder: Path, spec: EnvironmentSpec, answers: Collection[str]) -> list[Task]:
+    """The tasks of a folder. Print those whose check wants a recorded answer or a state that is not there."""
+    file, env = folder / "tasks.jsonl", spec.name
     tasks = read_jsonl(file, Task) if file.exists() else []
     for number, task in enumerate(tasks, start=1):
         if task.env != env:
@@ -240,10 +241,17 @@ def _tasks(folder: Path, env: str, answers: Collection[str]) -> list[Task]:
             require_usable_check(task)
         except InvalidInput as error:
             raise InvalidInput(f"{file}: {error}") from error
-    if answers and (unknown := wanting_others(tasks, answers)):
+    redact = redact_by(spec.redact)
+    checked = [redacted_task(task, redact) for task in tasks if check_of(task)]  # as a server redacts them
+    if answers and (unknown := wanting_others(checked, answers)):
         say(
             f"{file}: no recording gives the answers that the checks of these tasks want: "
             f"{listed([task.id for task in unknown])}. A check wants whole answers; JSON is compared as JSON"
+        )
+    if spec.state is None and (stateless := [task.id for task in checked if wants_state(task)]):
+        say(
+            f"{file}: the checks of these tasks read a state (metadata.success), but env.toml has no [state]: "
+            f"{listed(stateless)}. Without an explicit state they decide nothing; use metadata.answers"
         )
     return [task for task in tasks if _is_storable(task, f"{file}: left out: task {task.id!r}")]
 

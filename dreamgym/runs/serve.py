@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dreamgym.dream.confidence import Calibration
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, in_one_line
 from dreamgym.evaluation.setting import Setting
 from dreamgym.llm import Pingable
 from dreamgym.runs.console import say
@@ -169,5 +169,5 @@ async def _tell_if_away(model: Pingable) -> None:
         async with asyncio.timeout(PING_S):
             await model.ping()
     except (EnvironmentUnavailable, TimeoutError) as error:
-        reason = str(error) or f"no answer within {PING_S:g} s"
+        reason = in_one_line(error) or f"no answer within {PING_S:g} s"
         say(f"the model does not answer now; steps that need it are unavailable until it does: {reason}")

@@ -12,15 +12,13 @@ from dreamgym.curriculum.generator import (
     TaskGenerator,
     content_of,
 )
-from dreamgym.curriculum.goal_variation import goal_variation
-from dreamgym.dream.mapped import mapped_worlds
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import DreamGymError, InvalidInput, PredictionError
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.llm import LLM
 from dreamgym.replay.buffer import ReplayBuffer, TaskValue
 from dreamgym.runs.console import say
-from dreamgym.runs.opening import open_store
+from dreamgym.runs.opening import may_be_learned, open_store
 from dreamgym.training.rollout import draw_seed
 from dreamgym.types import Frozen, Origin, Task
 
@@ -78,26 +76,30 @@ async def generate_tasks(
 ) -> list[TaskRow]:
     """Vary the tasks that are solved only sometimes, the most valuable first, and store the new ones.
 
-    In a dream of objects, every recorded world gives new goals, whether its tasks were tried or not.
+    In a dream of objects, every recorded world gives new goals, whether its tasks were tried or not. Tasks of a split
+    other than `train` are not varied.
 
     Raises:
         InvalidInput: nothing can be varied.
         DreamGymError: no new task was found.
     """
+    from dreamgym.curriculum.goal_variation import goal_variation
     from dreamgym.dream.load import load_llm
+    from dreamgym.dream.mapped import mapped_worlds
 
     async with open_store(dsn) as store:
         llm = load_llm(model, predictions=store.predictions)
         try:
             known = await _known(spec, store.buffer)
+            learned = list(filter(may_be_learned, known))
             values = await store.buffer.task_values(spec.name)
             goals = goal_variation(spec, await mapped_worlds(spec, store.buffer), _no_goal)
             generator: TaskGenerator
             if goals is not None:
-                generator, parents = goals, _most_valuable_first(filter(goals.is_recorded, known), values)
+                generator, parents = goals, _most_valuable_first(filter(goals.is_recorded, learned), values)
             else:
                 generator = _generator(spec, llm, RecordedWorlds(await store.buffer.trajectories(spec.name)))
-                parents = _valuable(spec, known, values)
+                parents = _valuable(spec, learned, values)
             # the seed depends on the number of known tasks, so that the same command draws differently the next time
             new = await _varied(generator, parents, known, wanted, draw_seed(seed, len(known)))
             if not new:
@@ -136,8 +138,9 @@ def _valuable(spec: EnvironmentSpec, known: Sequence[Task], values: Iterable[Tas
     worth = {value.task_id: value.variance for value in values}
     mixed = [task for task in known if worth.get(task.id, 0.0) > 0]
     if not mixed:
+        tried = sum(task.id in worth for task in known)
         raise InvalidInput(
-            f"no task of {spec.name!r} is known to be solved only sometimes ({len(worth)} of {len(known)} were tried): "
+            f"no task of {spec.name!r} is known to be solved only sometimes ({tried} of {len(known)} were tried): "
             "`dreamgym train` tries them"
         )
     return sorted(mixed, key=lambda task: -worth[task.id])

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dreamgym.curriculum.value import ROUNDING
+
 EPSILON = 1e-4
 """Added to the standard deviation, as TRL's GRPO trainer does."""
 
@@ -15,11 +17,11 @@ EPSILON = 1e-4
 def group_advantages(rewards_G: Sequence[float | None]) -> list[float]:
     """Reward minus the group's mean, divided by the standard deviation, shape (G,); paper, section 3, GRPO.
 
-    A rollout without a reward has advantage 0. If only one rollout of a group has a reward, its advantage is 0 too.
+    A rollout without a reward has advantage 0. If only one rollout has a reward, or all rewards are equal, all have 0.
     Difference from the paper: the standard deviation is that of a sample (n - 1) with 1e-4 added, as in TRL.
     """
     valid = [reward for reward in rewards_G if reward is not None]
-    if len(valid) < 2:
+    if len(valid) < 2 or max(valid) - min(valid) < ROUNDING:
         return [0.0] * len(rewards_G)
     mean = math.fsum(valid) / len(valid)
     deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in valid) / (len(valid) - 1))

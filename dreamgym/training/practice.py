@@ -41,6 +41,8 @@ RETIRE_EVERY = 25
 """Updates between two deletions of dreams of tasks that are always solved."""
 VARIED = 2
 """Number of the most valuable tasks that are varied after each update (m)."""
+SEEDS = 1 << 32
+"""Number of seeds: numpy's generator, which a trainer sets, takes no others."""
 
 
 class PPOSettings(Frozen):
@@ -81,7 +83,7 @@ class Settings(Frozen):
     """Strategy that chooses the next tasks."""
     share: float = Field(default=0.25, ge=0, le=1)
     """Highest share of generated tasks among the tasks of an update (lambda); 0 generates none."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=SEEDS)
     """Seed of every random draw."""
     probe_every: int = Field(default=25, ge=1)
     """Updates between two evaluations in the real environment."""

@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 
 from dreamgym.budget import check_budget
+from dreamgym.content import storable, storable_answer
 from dreamgym.environment import Environment
 from dreamgym.errors import (
     BudgetSpent,
@@ -29,6 +30,7 @@ from dreamgym.errors import (
     StoreError,
     UnknownEpisode,
     UnknownName,
+    in_one_line,
 )
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import Episode, EpisodeStore
@@ -49,7 +51,7 @@ from dreamgym_server.live import (
     unstorable,
 )
 from dreamgym_server.requests import Fork, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
-from dreamgym_server.sources import WorldChanged, Worlds, storable, storable_answer
+from dreamgym_server.sources import WorldChanged, Worlds
 
 __all__ = ["GONE", "NOT_RECORDED", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
 
@@ -549,7 +551,7 @@ class Episodes:
         The episode ends if there are `last_words` for the agent, or after too many failures that count.
         """
         reason = storable(self.worlds[live.episode.env].admission.text(reason))
-        logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, reason)
+        logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, in_one_line(reason))
         await self._release(live)
         live.failures += counts
         live.broken_off = reason if told == UNAVAILABLE else ""

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from dreamgym.content import storable_answer
 from dreamgym.dream.confidence import Calibration, check_calibration
 from dreamgym.dream.ending import is_unbounded, needs_invented_answers
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import ExperienceModel, Judge, Part
 from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
+from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer, in_one_line
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import Episode
 from dreamgym.spans import TimedSpan, timed
@@ -30,27 +31,6 @@ logger = logging.getLogger(__name__)
 
 class WorldChanged(EnvironmentUnavailable):
     """The stored steps cannot be played again in the real environment, or answer differently; a retry does not help."""
-
-
-def storable(text: str) -> str:
-    """The text as PostgreSQL can store it: NUL characters and lone surrogates are replaced."""
-    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
-
-
-def storable_answer(result: StepResult) -> StepResult:
-    """The answer of an environment as PostgreSQL can store it. A real server may answer with any bytes of a file."""
-    observation, info = _storable([result.observation, result.info])
-    if (observation, info) == (result.observation, result.info):
-        return result
-    return result.model_copy(update={"observation": observation, "info": info})
-
-
-def _storable(value: Any) -> Any:
-    if isinstance(value, str):
-        return storable(value)
-    if isinstance(value, dict):
-        return {storable(name): _storable(inner) for name, inner in value.items()}
-    return [_storable(inner) for inner in value] if isinstance(value, list) else value
 
 
 class Admission:
@@ -81,8 +61,9 @@ class Admission:
         """A task from a request, redacted; its id and its environment stay."""
         if self._redactor is None:
             return task
-        said = task.model_dump(mode="json", include={"instruction", "initial_state", "metadata"})
-        return Task.model_validate({**task.model_dump(), **{key: self._redactor.value(said[key]) for key in said}})
+        from dreamgym.redaction import redacted_task
+
+        return redacted_task(task, self._redactor.value)
 
     def result(self, result: StepResult) -> StepResult:
         """A first observation as it may be stored."""
@@ -254,7 +235,7 @@ class DreamWorlds:
         try:
             judged = await self.model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
         except MalformedAnswer as error:
-            logger.warning("episode %s: the judge gave no usable verdict: %s", episode.id, error)
+            logger.warning("episode %s: the judge gave no usable verdict: %s", episode.id, in_one_line(error))
             return None if is_doubtful else checked
         if checked is None:
             return judged

@@ -14,7 +14,7 @@ from pydantic import JsonValue, ValidationError
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.redaction import RedactionRules
-from dreamgym.runs.experiment.compare import agree, check_environment, compare
+from dreamgym.runs.experiment.compare import agree, check_environment, check_held_out, check_seeds, compare
 from dreamgym.runs.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, name_of, read_plan
 from dreamgym.runs.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
 from dreamgym.runs.experiment.process import begin, interrupt, logged
@@ -104,12 +104,38 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
             "comes after 'warm start', which is not an arm above",
         ),
         ("seeds = [0, 1]", "seeds = []", "seeds"),
+        ("seeds = [0, 1]", "seeds = [0, -1]", "seeds: expected numbers from 0 to 4294967295, got -1"),
         ("seeds = [0, 1]", "seeds = [0, 1, 0]", "seeds: expected different seeds, got 0 more than once"),
         ('name = "warm start"', 'name = "Dream!"\nbehaviour = "random"', "'Dream!', 'dream' .* same folder 'dream'"),
         (
             'name = "dream"',
             'name = "dream"\nrates = [1e-3, 0.001]',
             "same folder 'dream_rate_0_001'",
+        ),
+        (
+            'name = "dream"',
+            'name = "dream"\nfit = { steps = 1 }\nspoiled = "no reward"',
+            "arm 'dream': fit makes a model of all recordings as they are",
+        ),
+        (
+            'name = "dream"',
+            'name = "dream"\nfit = { steps = 1 }\nrecordings = 2',
+            "leave out spoiled and recordings",
+        ),
+        (
+            'name = "dream"',
+            'name = "dream"\nrecordings = 5',
+            "only 4 episodes are recorded, and recordings asks for more: dream",
+        ),
+        (
+            'name = "dream"\ntrain = { steps = 3,',
+            'name = "dream"\nrates = [1e-3]\ntrain = { probe = 0,',
+            "real probes choose among rates",
+        ),
+        (
+            'name = "dream"\ntrain = { steps = 3, ppo = { epochs = 2 }, without = ["history", "retrieval"] }',
+            'name = "dream"\nrates = [1e-3]\ntrain = { algorithm = "sft" }',
+            "arm 'dream': real probes choose among rates",
         ),
         ('name = "dream"', 'name = "dream"\nspoiled = "all"', "arm 'dream': spoiled: Input should be"),
         ("title", "titel", "title"),
@@ -144,6 +170,18 @@ def test_only_tasks_of_a_held_out_kind_are_tested_and_they_are_never_recorded(tm
     assert [task.id for task in plan.tested(tasks)] == ["wash-1", "wash-2"]
     with pytest.raises(InvalidInput, match="no task of the split 'test' has 'wash' in its id"):
         plan.tested(plan.recordable(tasks))
+
+
+def test_an_experiment_whose_dreams_would_practise_held_out_tasks_is_refused(tmp_path: Path) -> None:
+    text = GOOD.replace("coin", "bfcl").replace("[[recorded]]", 'held_out = "7"\n[[recorded]]', 1)
+    plan, spec = read(tmp_path, text), load_spec("bfcl")
+    seed = Prepared(plan, 0, tmp_path / "seed-0", "", spec, real_of(spec))
+    with pytest.raises(
+        InvalidInput, match=r"practise \d+ held-out tasks .*'bfcl-train-\d*7\d*'.* leave out the arms dream$"
+    ):
+        check_seeds(plan, [seed], tmp_path)
+    check_held_out(plan.model_copy(update={"held_out": "wash"}), spec)
+    check_held_out(plan.model_copy(update={"arm": plan.arm[:1]}), spec)
 
 
 def test_files_that_agree_in_what_arms_begin_with_may_share_a_folder(tmp_path: Path) -> None:

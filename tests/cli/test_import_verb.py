@@ -91,6 +91,23 @@ def test_a_format_may_be_named_or_detected(named: tuple[str, ...], run: Command,
 
 
 @pytest.mark.usefixtures("chats", "crm")
+def test_an_import_into_a_file_removes_and_changes_no_other_episode_in_it(run: Command, tmp_path: Path) -> None:
+    into, out = ("--env", "crm", "--out", "crm/trajectories.jsonl"), tmp_path / "crm" / "trajectories.jsonl"
+    assert run("chats.jsonl", *into)[0] == run("chats.jsonl", *into)[0] == 0
+    (tmp_path / "more.jsonl").write_text(json.dumps(chat("find", asked="And Eve?")))
+    before = out.read_text()
+    code, said = run("more.jsonl", *into)
+    assert (code, out.read_text()) == (2, before)
+    assert "crm/trajectories.jsonl would lose 2 of its 2 trajectories, or changes in them: imported-" in said
+    out.write_text(before.replace('"final_reward":null', '"final_reward":1.0', 1))
+    labelled = out.read_text()
+    assert labelled != before
+    assert (run("chats.jsonl", *into)[0], out.read_text()) == (2, labelled)
+    out.write_text("notes\n")
+    assert (run("chats.jsonl", *into)[0], out.read_text()) == (2, "notes\n")
+
+
+@pytest.mark.usefixtures("chats", "crm")
 def test_a_file_without_anything_usable_is_misuse_and_nothing_is_written(run: Command, tmp_path: Path) -> None:
     code, said = run("tau-bench", "chats.jsonl", "--env", "crm", "--out", "out.jsonl")
     assert code == 2

@@ -16,6 +16,7 @@ from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import UnknownName
 from dreamgym.recordings.folder import build_folder, start_folder
+from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.replay.postgres import open_store
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
@@ -224,6 +225,30 @@ async def test_a_check_of_a_task_that_cannot_be_used_is_misuse_and_nothing_is_st
     assert code == 2
     assert f"crm/tasks.jsonl: task 'mine': its check: {why}" in said[-1]
     assert await stored(dsn) == ([], [])
+
+
+async def test_a_check_with_a_value_that_is_redacted_in_the_recordings_finds_them(seed: Command, crm: Path) -> None:
+    clean = Redactor(RedactionRules(), key=load_key()).text("ask ada.byron@analytical.org")
+    run(crm, "c", 3.0, ("get", clean))
+    build_folder(crm)
+    with (crm / "tasks.jsonl").open("a") as file:
+        check: JsonObject = {"answers": ["ask ada.byron@analytical.org"]}
+        file.write(Task(id="mine", env="crm", instruction="Mine", metadata=check).model_dump_json() + "\n")
+    assert not [line for line in (await seed("crm", "crm"))[1] if "check" in line]
+
+
+async def test_checks_of_a_state_that_the_environment_does_not_have_are_named(seed: Command, crm: Path) -> None:
+    build_folder(crm)
+    with (crm / "tasks.jsonl").open("a") as file:
+        schemas: dict[str, JsonObject] = {"mine": {"required": ["orders"]}, "nothing": {}}
+        for name, schema in schemas.items():
+            check: JsonObject = {"success": schema}
+            file.write(Task(id=name, env="crm", instruction=name, metadata=check).model_dump_json() + "\n")
+    (line,) = [line for line in (await seed("crm", "crm"))[1] if "check" in line]
+    assert line == (
+        "crm/tasks.jsonl: the checks of these tasks read a state (metadata.success), but env.toml has no [state]: "
+        "mine. Without an explicit state they decide nothing; use metadata.answers"
+    )
 
 
 async def test_tasks_whose_check_wants_an_answer_that_no_recording_gives_are_named(seed: Command, crm: Path) -> None:

@@ -82,7 +82,20 @@ async def test_recordings_of_test_tasks_are_not_imitated(
     await store.buffer.add([recordings[0].model_copy(update={"task": recordings[0].task.model_copy(update=tested)})])
     await store.close()
     config = TrainConfig.model_validate({"policy": str(base), "algorithm": "sft"})
-    with pytest.raises(InvalidInput, match="no recorded step of 'coin' to learn from"):
+    with pytest.raises(InvalidInput, match="1 recorded episodes of 'coin', of which 1 are of another split than train"):
+        await learn_from_recordings(spec, config, base, tmp_path / "taught", dsn)
+
+
+async def test_recordings_without_a_success_are_told_from_no_recordings(
+    spec: EnvironmentSpec, recordings: list[Trajectory], base: Path, dsn: str, tmp_path: Path
+) -> None:
+    config = TrainConfig.model_validate({"policy": str(base), "algorithm": "sft"})
+    with pytest.raises(InvalidInput, match="no recorded step of 'coin' to learn from: run `dreamgym collect`"):
+        await learn_from_recordings(spec, config, base, tmp_path / "taught", dsn)
+    store = await open_store(dsn, load_encoder(None))
+    await store.buffer.add([one.model_copy(update={"transitions": one.transitions[:-1]}) for one in recordings])
+    await store.close()
+    with pytest.raises(InvalidInput, match="no success to imitate in 6 recorded episodes of 'coin', of which 0 are"):
         await learn_from_recordings(spec, config, base, tmp_path / "taught", dsn)
 
 

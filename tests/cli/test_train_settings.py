@@ -43,6 +43,7 @@ def test_all_settings_have_different_names_which_contain_their_tables() -> None:
         (["--steps", "many"], "steps"),
         (["--steps"], "--steps has no value"),
         (["--steps", "--seed"], "--steps has no value"),
+        (["--seed", "-1"], "seed: .*greater than or equal to 0"),
         (["steps"], "expected --NAME VALUE, got 'steps'"),
         (["--steps", "2", "--steps.more", "3"], "'steps' is not a table of settings"),
         (["--then", "real"], "needs real_steps"),

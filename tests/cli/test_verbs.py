@@ -48,6 +48,21 @@ def test_nothing_can_be_left_out_of_the_real_environment(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [("eval", "--policy", "p"), ("collect", "--agent", "expert", "--episodes", "1"), ("play", "--agent", "expert")],
+)
+def test_a_model_for_the_real_environment_is_refused(
+    dreamgym: Command, verb: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, *rest = verb
+    code, out, err = dreamgym(name, "coin", *rest, "--against", "real", "--model", "nearest")
+    assert (code, out) == (2, "")
+    assert "--model 'nearest' is for --against dream: leave it out" in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_unknown_agent_lists_the_known_ones(dreamgym: Command, dsn: str) -> None:
     code, _, err = dreamgym("play", "coin", "--agent", "nobody", "--model", "nearest")
     assert code == 2

@@ -1,23 +1,20 @@
-"""If a step takes longer than the client waits, the client asks again and gets the answer of the same step."""
+"""If a step takes longer than the client waits, the client asks again and gets the answer of the same step.
+
+The frameworks are imported where they are used, since every worker imports this file and only one runs it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
-from typing import Any
+from pkgutil import resolve_name
 
-import agents
-import fastmcp
 import pytest
-from agents import Agent, OpenAIChatCompletionsModel, Runner
-from agents.mcp import MCPServerStreamableHttp
 from answers import meta_of, text_of
 from dreamgym_integrations.models.chat_server import Reply, chat_server
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from openai import AsyncOpenAI
-from pydantic_ai.mcp import MCPToolset
 from server_stage import Stage
 
 from dreamgym.embedding import TrigramEncoder
@@ -45,6 +42,9 @@ class SlowModel:
 
 
 async def test_an_openai_agent_that_gave_up_waiting_asks_again_and_there_is_one_step(stage: Stage) -> None:
+    from agents import Agent, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
+    from agents.mcp import MCPServerStreamableHttp
+
     slow = SlowModel(stage)
     read: list[str] = []
 
@@ -59,7 +59,7 @@ async def test_an_openai_agent_that_gave_up_waiting_asks_again_and_there_is_one_
 
     async with stage.serve() as (_, http), chat_server(policy) as chat_url:
         made = (await http.post("/envs/counter/episodes", json={})).json()
-        agents.set_tracing_disabled(disabled=True)
+        set_tracing_disabled(disabled=True)
         async with (
             AsyncOpenAI(base_url=chat_url, api_key="none") as client,
             MCPServerStreamableHttp(
@@ -94,17 +94,17 @@ async def test_a_call_sent_again_and_again_while_the_step_runs_joins_it(stage: S
 @pytest.mark.parametrize(
     ("client", "parameter", "default"),
     [
-        (MCPServerStreamableHttp, "client_session_timeout_seconds", 5),
-        (Client, "read_timeout_seconds", None),
-        (fastmcp.Client, "timeout", None),
+        ("agents.mcp:MCPServerStreamableHttp", "client_session_timeout_seconds", 5),
+        ("mcp:Client", "read_timeout_seconds", None),
+        ("fastmcp:Client", "timeout", None),
     ],
 )
-def test_the_documented_parameters_are_those_of_the_clients(
-    client: Callable[..., Any], parameter: str, default: float | None
-) -> None:
-    assert inspect.signature(client).parameters[parameter].default == default
+def test_the_documented_parameters_are_those_of_the_clients(client: str, parameter: str, default: float | None) -> None:
+    assert inspect.signature(resolve_name(client)).parameters[parameter].default == default
 
 
 def test_the_toolset_of_pydantic_ai_waits_five_minutes() -> None:
+    from pydantic_ai.mcp import MCPToolset
+
     toolset = MCPToolset("http://127.0.0.1:9/mcp")
     assert toolset.client._session_kwargs["read_timeout_seconds"] == 300

@@ -32,6 +32,12 @@ def test_a_single_text_needs_no_blocks_of_its_own() -> None:
     assert (result.observation, result.info) == ("a\nb", {})
 
 
+def test_the_meta_of_an_answer_is_kept_without_the_told_state_and_what_the_protocol_writes() -> None:
+    meta: JsonObject = {"vendor/view": 1, "dreamgym/state": {}, "io.modelcontextprotocol/serverInfo": {}}
+    assert result_of({"content": [TEXT], "_meta": meta}).info == {"meta": {"vendor/view": 1}}
+    assert result_of({"content": [TEXT], "_meta": {"dreamgym/state": {}}}).info == {}
+
+
 def test_a_block_that_is_not_text_becomes_one_line_of_the_observation_and_an_embedded_text_follows_it() -> None:
     assert observation_of([TEXT, IMAGE, LINK, HELD]) == (
         "a\nb\n[image image/png]\n[resource_link demo://1]\n[resource text/plain demo://2]\ntwo"

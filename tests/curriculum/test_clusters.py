@@ -17,7 +17,7 @@ def task(instruction: str, start: str | None = None) -> Task:
     return Task(id=f"{instruction}/{start}", env="desk", instruction=instruction, initial_state=start)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [-1, *range(4)])
 def test_tasks_with_similar_texts_share_a_cluster_and_a_new_one_joins_it(seed: int) -> None:
     tasks = [task(text) for text in BOOKINGS + BALANCES]
     cluster = cluster_of(tasks, TrigramEncoder(), 2, seed=seed)

@@ -145,6 +145,16 @@ async def test_if_no_task_is_solved_only_sometimes_the_message_has_the_number_of
     assert "no task of 'rooms' is known to be solved only sometimes (1 of 3 were tried)" in err
 
 
+async def test_a_task_of_the_test_is_not_varied(tasks: Command, filled: Store) -> None:
+    tested = task("south").model_copy(update={"initial_state": "yard", "metadata": {"split": "test"}})
+    episode = played("south", ["yard", "shed"]).model_copy(update={"task": tested})
+    await filled.buffer.add([episode])
+    await filled.buffer.record_outcomes("rooms", "south", 1, [1.0, 0.0])
+    code, out, err = await tasks("--generate", "1", "--model", "nearest")
+    assert (code, out) == (2, "")
+    assert "no task of 'rooms' is known to be solved only sometimes (0 of 3 were tried)" in err
+
+
 async def test_without_a_language_model_only_a_deterministic_environment_can_be_varied(
     tasks: Command, filled: Store
 ) -> None:

@@ -85,6 +85,15 @@ async def dream(*more: Trajectory, without: frozenset[Part] = frozenset()) -> tu
     return made, buffer
 
 
+async def test_a_recorded_answer_has_its_meta_and_another_answer_has_none() -> None:
+    said: JsonObject = {"vendor/view": {"page": 2}}
+    made, _ = await dream(recorded(2, step("list_bookings", {"page": 2}, "Zoe", {"meta": said})))
+    with_meta = await made.step(ToolCall(name="list_bookings", arguments={"page": 2}))
+    without = await made.step(ToolCall(name="list_bookings"))
+    assert (with_meta.observation, with_meta.info["meta"]) == ("Zoe", said)
+    assert (without.observation, without.info) == ("Ann", {})
+
+
 async def test_structured_content_has_the_arguments_in_place_and_the_read_after_it_finds_the_booking() -> None:
     made, _ = await dream()
     booked = await made.step(ToolCall(name="book", arguments={"name": "Dora", "seats": 7}))

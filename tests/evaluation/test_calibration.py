@@ -54,6 +54,21 @@ def test_no_trajectory_is_both_fitted_on_and_measured_on() -> None:
         assert {found.fitted_on, found.measured_on} == {10, 3}
 
 
+def test_the_interval_of_right_predictions_counts_trajectories_because_their_steps_go_together() -> None:
+    features = (0.5, *[0.0] * (len(FEATURES) - 1))
+    calls = [
+        case("a", "b", "b" if t % 4 < 2 else "c", trajectory=f"t{t}", step=step, features=features)
+        for t in range(16)
+        for step in range(50)
+    ]
+    found = calibrated(calls, model="m", env="e", seed=0)
+    assert found is not None
+    (one,) = found.bins
+    for rate in (found.right, one.right):
+        assert rate.n == 400
+        assert rate.high - rate.low > 0.5, "8 trajectories are all right or all wrong"
+
+
 def test_answers_without_a_model_are_not_used_for_calibration() -> None:
     calls = [case("a", "b", "b", trajectory=name) for name in "abc"]
     assert calibrated(calls, model="m", env="e", seed=0) is None

@@ -16,6 +16,7 @@ from dreamgym.cli.app import app, main
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import InvalidInput
 from dreamgym.redaction import RedactionRules, Redactor, load_key
+from dreamgym.runs.fidelity import fidelity
 from dreamgym.types import StepResult
 
 RECORDED = [
@@ -111,6 +112,28 @@ def test_real_answers_are_redacted_like_the_recording_before_they_are_compared(
     printed = checked(env, "--against", "real")
     assert "ada.byron" not in printed
     assert "differ" not in printed
+
+
+def test_a_closed_loop_redacts_reality_and_the_checks_of_tasks_like_the_recordings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
+    monkeypatch.setenv("COUNTER_SECRET", "ask ada.byron@analytical.org")
+    clean = Redactor(RedactionRules(), key=load_key()).text("ask ada.byron@analytical.org")
+    recorded = [
+        played("episode", (SECRET, StepResult(observation=clean))).model_copy(update={"id": f"episode-{i}"})
+        for i in range(4)
+    ]
+    env = folder(tmp_path, recorded)
+    with (tmp_path / "env.toml").open("a") as file:
+        file.write('env = ["COUNTER_SECRET"]\n[redact]\nsecrets = true\n')
+    check = {"answers": ["ask ada.byron@analytical.org"]}
+    (tmp_path / "tasks.jsonl").write_text(recorded[0].task.model_copy(update={"metadata": check}).model_dump_json())
+    loop = fidelity(env, ["nearest"], closed_loop=1).measured[0].closed_loop
+    assert loop is not None
+    (player,) = [one for one in loop.players if one.player == "recorded"]
+    assert (player.dream.mean, player.real.mean, player.replay.same.mean) == (1.0, 1.0, 1.0)
 
 
 def test_a_real_server_that_dies_has_no_answer_and_the_report_says_why(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def test_a_call_without_an_answer_is_left_out_and_reported(tmp_path: Path, answe
     assert [step.result.observation for step in trajectories(folder)["crm-a"].transitions] == ["Ada"]
 
 
-@pytest.mark.parametrize("params", [{}, {"name": ""}, {"name": 3}, {"name": "get", "arguments": [1]}])
+@pytest.mark.parametrize(
+    "params", [{}, {"name": ""}, {"name": 3}, *({"name": "get", "arguments": one} for one in ([1], []))]
+)
 def test_an_invalid_call_is_left_out(tmp_path: Path, params: JsonObject) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().exchange("tools/call", params, result={"content": []})

@@ -173,6 +173,56 @@ def test_a_protocol_error_of_a_call_is_its_observation(tmp_path: Path) -> None:
     assert step.result.info["error"] == error
 
 
+def test_errors_of_the_protocol_are_kept_by_their_words_if_these_always_came_with_one_code(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    unknown: JsonObject = {"code": -32602, "message": "Unknown tool: nope", "data": {"see": 1}}
+    invalid: JsonObject = {"code": -32600, "message": "Invalid arguments for tool get: expected string at id"}
+    busy: JsonObject = {"code": -32000, "message": "busy"}
+    tape = Tape(folder, "a").hello().exchange("tools/call", {"name": "nope"}, error=unknown)
+    tape.exchange("tools/call", {"name": "get", "arguments": {}}, error=invalid)
+    tape.exchange("tools/call", {"name": "find"}, error=busy).call("get", "busy", is_error=True, id="x1")
+    for code in (-1, -2):
+        tape.exchange("tools/call", {"name": "find"}, error={"code": code, "message": "in two ways"})
+    build_folder(folder)
+    assert EnvironmentSpec.load(folder).mirror.errors == {
+        "Unknown tool: {tool}": unknown,
+        "Invalid arguments for tool {tool}: expected string at id": invalid,
+        "Invalid arguments for tool {tool}: {reason}": {"code": -32600},
+    }
+
+
+def test_a_listing_that_the_server_refused_is_kept_as_a_refusal(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    error: JsonObject = {"code": -32601, "message": "Method not found"}
+    Tape(folder, "a").hello().exchange("resources/templates/list", {}, error=error)
+    build_folder(folder)
+    mirror = EnvironmentSpec.load(folder).mirror
+    assert (mirror.listings, [(one.method, one.error) for one in mirror.lookups]) == (
+        {},
+        [("resources/templates/list", error)],
+    )
+
+
+def test_an_answer_with_a_nul_is_a_step_and_its_run_is_kept(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", "Ada", id="x1").call("get", "a\0b", id="c\0d")
+    build_folder(folder)
+    last = trajectories(folder)["crm-a"].transitions[-1]
+    assert (last.action.arguments, last.result.observation) == ({"id": "c\ufffdd"}, "a\ufffdb")
+
+
+def test_an_episode_that_is_longer_than_max_steps_is_named(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello()
+    for number in range(51):
+        tape.call("get", "Ada", id=f"x{number}")
+    file = folder / "env.toml"
+    said = f"a recorded episode has 51 calls, but an agent is cut off after 50: raise max_steps in {file}"
+    assert build_folder(folder).messages == (said,)
+    file.write_text(file.read_text().replace("max_steps = 50", "max_steps = 51"))
+    assert build_folder(folder).messages == ()
+
+
 def test_building_twice_changes_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "b").hello().call("get", "Ada", id="x1").note(task="b")

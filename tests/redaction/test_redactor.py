@@ -18,11 +18,9 @@ from jsonschema import Draft202012Validator
 
 from dreamgym.errors import InvalidInput
 from dreamgym.redaction import RedactionRules, Redactor, load_key
-from dreamgym.redaction.forms import prepare
 from dreamgym.redaction.rules import KINDS
 from dreamgym.types import JsonObject
 
-prepare()  # otherwise the first example of a property also takes the time to load the rules
 KEY = b"k" * 32
 KNOWN = "corr3ct-horse-battery"
 PLANTED = {

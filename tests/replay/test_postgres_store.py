@@ -231,6 +231,26 @@ async def test_an_invalid_address_is_refused_without_repeating_it() -> None:
     assert "s3cr3t" not in str(caught.value)
 
 
+@pytest.mark.parametrize("password", ["odd@s3cr3t", "odd/s3cr3t", "a/1@s3cr3t"])
+async def test_a_password_that_must_be_escaped_in_an_address_is_not_repeated(password: str) -> None:
+    with pytest.raises(StoreError, match="write %40 for @ and %2F for /") as caught:
+        await Database.open(f"postgresql://bob:{password}@127.0.0.1:1/dreamgym?connect_timeout=2")
+    assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://bob:odd%40pass%2Fword@127.0.0.1:1/dreamgym",
+        "postgresql://127.0.0.1:1/dreamgym?user=bob@home",
+        "host=127.0.0.1 port=1 dbname=dreamgym user=bob@home password=odd@pass/word",
+    ],
+)
+async def test_an_address_with_an_escaped_password_or_other_parts_with_an_at_is_tried(address: str) -> None:
+    with pytest.raises(StoreError, match=r"on 127\.0\.0\.1 cannot be reached"):
+        await Database.open(address)
+
+
 async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as admin:
         admin.execute("DROP ROLE IF EXISTS powerless")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 from answers import meta_of, text_of
 from dreamgym_server.sessions import NOT_RECORDED, UNAVAILABLE, Episodes, Limits, NewEpisode
 from dreamgym_server.sources import DreamWorlds, RealWorlds
-from mcp import Client
+from mcp import Client, MCPError
 from server_stage import BreakableStore, CounterEnvironment, Someone, Stage, counter_spec, told
 
 from dreamgym.dream.nearest import NearestModel
@@ -181,6 +183,44 @@ async def test_a_step_that_does_not_end_is_given_up_when_the_server_stops(
     with pytest.raises(asyncio.CancelledError):
         await call
     assert (await episodes.read("counter", made.id)).version == 0
+
+
+async def test_a_client_whose_step_a_stopping_server_gives_up_gets_503_and_may_send_it_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym_server.running.GRACE_S", 0)
+    monkeypatch.setattr("dreamgym_server.sessions.LAST_STEPS_S", 0)
+    asked, _ = hold(stage)
+    async with AsyncExitStack() as other:
+        async with stage.serve() as (_, http):
+            made = (await http.post("/envs/counter/episodes", json={})).json()
+            client = await other.enter_async_context(httpx2.AsyncClient())
+            body = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}
+            call = client.post(made["mcp_url"], json=body, headers={"accept": "application/json"})
+            answer = asyncio.create_task(call)
+            await asked.wait()
+        assert (await answer).status_code == 503
+    assert "send it again" in (await answer).json()["error"]
+    assert (await answer).headers["retry-after"] == "5"
+
+
+@pytest.mark.parametrize("part", ["step", "start"])
+async def test_an_error_of_a_model_or_an_environment_is_one_line_of_the_log(
+    stage: Stage, part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*asked: object, **options: object) -> None:
+        raise EnvironmentUnavailable("no\r\nepisode e, step 3: forged\x1b[2K\u2028line")
+
+    stage.model.before = fail
+    async with stage.serve() as (url, _):
+        if part == "start":
+            monkeypatch.setattr("dreamgym.dream.environment.DreamEnvironment.reset", fail)
+        async with Client(f"{url}/envs/counter/mcp", mode="legacy") as client:
+            with suppress(MCPError):
+                await client.call_tool("add", {"n": 1})
+    told = [one.getMessage() for one in caplog.records if "forged" in one.getMessage()]
+    assert told
+    assert all(one.isprintable() for one in told)
 
 
 async def test_an_answer_is_kept_until_a_resend_receives_it(stage: Stage) -> None:

@@ -105,10 +105,14 @@ async def test_the_store_s_operations_are_timed_and_their_failures_counted(store
             counted = await samples(http)
             await store.database.close()
             await client.call_tool("add", {"n": 1})
+            refused = [await http.post("/envs/counter/episodes", json=body) for body in ({}, {"idempotency_key": "k"})]
         failed = await samples(http)
     for operation in ("create", "append", "nearest"):
         assert counted["dreamgym_store_seconds_count", operation] == 1, operation
-    assert sum(value for key, value in failed.items() if key[0] == "dreamgym_store_failures_total") > 0
+    assert sum(value for key, value in failed.items() if key[0] == "dreamgym_store_failures_total") > 2
+    # an episode that does not start is seen in these numbers too
+    assert [answer.status_code for answer in refused] == [503, 503]
+    assert [failed["dreamgym_store_failures_total", operation] for operation in ("running", "find")] == [1, 1]
 
 
 async def test_the_metrics_of_two_servers_in_one_process_are_apart(stage: Stage) -> None:

@@ -361,6 +361,40 @@ async def test_unknown_tools_and_bad_arguments_are_refused_in_the_recorded_words
     assert text_of(invalid) == "full does not take that: 'z' is a required property"
 
 
+@MODES
+async def test_an_error_of_the_protocol_is_given_as_such_an_error_and_to_a_trainer_as_a_result(
+    stage: Stage, mode: str
+) -> None:
+    words = {"unknown_tool": "unknown tool '{tool}'", "invalid_arguments": "{tool}: bad: {reason}"}
+    errors: dict[str, dict[str, Any]] = {
+        "unknown tool '{tool}'": {"code": -32602, "message": "unknown tool 'gone'", "data": {"see": "tools/list"}},
+        "{tool}: bad: {reason}": {"code": -32600},
+    }
+    async with stage.serve(stage.dream(mirrored(**words, errors=errors))) as (_, http):
+        made = await create(http)
+        async with Client(made["mcp_url"], mode=mode) as client:
+            with pytest.raises(MCPError) as unknown:
+                await client.call_tool("nope", {})
+            with pytest.raises(MCPError) as invalid:
+                await client.call_tool("full", {})
+        told = await ask(
+            http, made["mcp_url"], "tools/call", {"name": "nope"}, {**HANDSHAKE, "x-dreamgym-tell": "reward"}
+        )
+    assert unknown.value.error.model_dump() == {**errors["unknown tool '{tool}'"], "message": "unknown tool 'nope'"}
+    assert invalid.value.error.code == -32600
+    assert invalid.value.error.message == "full: bad: 'z' is a required property"
+    assert told.json()["result"]["content"] == [{"type": "text", "text": "unknown tool 'nope'"}]
+
+
+@ERAS
+async def test_a_listing_that_the_recorded_server_refused_is_refused(stage: Stage, headers: dict[str, str]) -> None:
+    refusal = {"code": -32601, "message": "no templates"}
+    lookups = [{"method": "resources/templates/list", "error": refusal}]
+    spec = mirrored(initialize=INITIALIZE, lookups=lookups)
+    answer = (await asked(stage, spec, "resources/templates/list", {}, headers)).json()
+    assert answer["error"] == refusal
+
+
 CONTENT = [
     {"type": "text", "text": "one", "annotations": {"audience": ["user"]}},
     {"type": "image", "data": "aGk=", "mimeType": "image/png", "x-alt": None},

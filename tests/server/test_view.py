@@ -262,6 +262,17 @@ async def test_filters_choose_the_same_episodes_in_a_store_and_in_a_folder(
         assert part["matching"] == len(expected)
 
 
+async def test_a_policy_version_of_any_size_hides_no_other_episode_from_a_filter(
+    store: Store, many: list[Trajectory]
+) -> None:
+    await store.buffer.add([*many, episode("huge", ["one"], policy_version=10**11)])
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        listed = [await asked(http, "episodes", policy_version=version) for version in (6, 10**11)]
+        steps = await asked(http, "search", env="crm", policy_version=10**11)
+    assert [[one["id"] for one in part["episodes"]] for part in listed] == [["e06"], ["huge"]]
+    assert {one["episode"] for one in steps["recorded"]} == {"huge"}
+
+
 async def test_a_filter_that_reads_steps_returns_how_many_episodes_it_looked_through(
     store: Store, many: list[Trajectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,6 +561,12 @@ async def test_the_watcher_of_a_deleted_episode_is_notified(store: Store) -> Non
     assert after.status_code == 404
 
 
+async def test_the_watcher_of_an_episode_that_cannot_exist_is_told_once(store: Store) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    async with stage.serve(answers=Answers(Library(store=StoredEpisodes(store.database)))) as (url, _):
+        assert await asyncio.wait_for(heard(url, "\x00"), 20) == [{"gone": True}]
+
+
 async def test_a_call_by_hand_says_why_the_server_refused_it(stage: Stage) -> None:
     async with stage.serve() as (url, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
@@ -633,13 +650,13 @@ async def test_recorded_steps_are_found_by_a_text_and_by_likeness(store: Store) 
         near = await asked(http, "near", env="crm", state="start", tool="go", arguments='{"to": 1}')
         refused = [
             (await http.get("near", params={"env": "crm", "tool": "go", "arguments": arguments})).status_code
-            for arguments in ("[1]", '{"to": ' * 3000 + "1" + "}" * 3000)
+            for arguments in ("[1]", '{"to": ' * 3000 + "1" + "}" * 3000, '{"to": "\\ud800"}')
         ]
     assert [(one["episode"], one["step"]) for one in by_text["recorded"]] == [("real", 1), ("real", 2)]
     assert by_text["looked"] == 3
     assert {one["episode"] for one in near["recorded"]} == {"real", "other"}
     assert all(one["exact"] for one in near["recorded"])
-    assert refused == [400, 400]
+    assert refused == [400, 400, 400]
 
 
 async def test_an_incomplete_search_returns_where_to_go_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -301,6 +301,14 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
         load_model(str(base))
 
 
+def test_a_seed_that_no_trainer_takes_is_refused_before_anything_is_prepared(tmp_path: Path) -> None:
+    env = folder(tmp_path / "env", PLAYED)
+    arguments = ["fit", str(env), "--base", "tiny", "--out", str(tmp_path / "m"), "--seed", "-1"]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, InvalidInput)
+    assert "seed: expected a number from 0 to 4294967295, got -1" in str(result.exception)
+
+
 def test_only_parts_of_the_model_can_be_left_out_of_rows(tmp_path: Path) -> None:
     env = folder(tmp_path / "env", PLAYED)
     arguments = ["fit", str(env), "--base", "tiny without cache", "--out", str(tmp_path / "m")]

@@ -11,10 +11,12 @@ import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer
 from dreamgym_integrations.trainers.policy.model import load_chat_policy
+from dreamgym_integrations.trainers.policy.train import train_policy
 from lamp import LampEnvironment
-from lamp_runs import broken_after, practice, same, trained, weights
+from lamp_runs import broken_after, lamp, practice, same, trained, weights
 
 from dreamgym import EnvironmentSpec
+from dreamgym.curriculum.generator import variation
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.training.practice import Settings
 from dreamgym.training.record import read_record
@@ -147,6 +149,26 @@ def test_a_run_interrupted_before_its_first_checkpoint_starts_over_with_a_clean_
         trained(lamp_spec, lamp_policy, tmp_path, settings, portal, probe=broken_after(1))
     trained(lamp_spec, lamp_policy, tmp_path, settings, portal, resume=True)
     assert [line["step"] for line in read_record(tmp_path / "m.jsonl")] == [0, 1]
+
+
+def test_a_run_interrupted_before_its_first_checkpoint_does_not_begin_with_the_tasks_that_it_had_generated(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = Settings(steps=2, groups=2, group_size=4, save_every=2, probe_every=1)
+    with pytest.raises(EnvironmentUnavailable, match="gone"):
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, probe=broken_after(1))
+    again = practice(lamp_spec, settings, tmp_path / "m.jsonl")
+    again.curriculum.add([variation(lamp_spec.tasks[0], "light another lamp", None)])  # as the store gives it back
+    train_policy(
+        again,
+        lamp_policy,
+        tmp_path,
+        settings,
+        portal=portal,
+        player=lambda policy, codec: TokenPlayer(policy, codec, lamp_spec, lamp),
+        resume=True,
+    )
+    assert again.curriculum.generated == ()
 
 
 def test_the_curriculum_is_saved_with_each_checkpoint(

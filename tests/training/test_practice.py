@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -193,6 +194,33 @@ async def test_a_group_with_fewer_than_two_known_rewards_is_dead(lamp_spec: Envi
     assert isinstance(line["values"], list)
     assert sorted(line["values"], key=str) == [0.0, 0.0, 0.0, None]
     assert (line["groups"], line["dead_groups"]) == (4, 4)
+
+
+class Piecemeal(LampEnvironment):
+    """A lamp that gives the same reward in three parts, in an order that differs between episodes."""
+
+    orders = itertools.cycle([(0.1, 0.2, 0.3), (0.3, 0.2, 0.1)])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts = [*next(self.orders)]
+
+    async def step(self, action: ToolCall) -> StepResult:
+        await super().step(action)
+        part = self._parts.pop()
+        return StepResult(observation="on", reward=part, terminated=not self._parts)
+
+
+async def test_a_group_whose_rewards_differ_only_by_rounding_is_dead(
+    lamp_spec: EnvironmentSpec, tmp_path: Path
+) -> None:
+    record, curriculum = tmp_path / "m.jsonl", Curriculum(lamp_spec.tasks[:4], share=0, seed=0)
+    practice = Practice(lamp_spec, curriculum, None, Settings(groups=4, group_size=2), record)
+    groups = await practice.iterate(TokenPlayer(Right(), Right(), lamp_spec, lambda version, group: Piecemeal()), 0)
+    assert all(len({episode.total_reward for episode in group}) == 2 for group in groups), "0.6 and 0.6000000000000001"
+    (line,) = read_record(record)
+    assert (line["groups"], line["dead_groups"]) == (4, 4)
+    assert not curriculum.most_valuable(4)
 
 
 async def test_a_probe_that_could_not_play_is_recorded_as_unknown(lamp_spec: EnvironmentSpec, tmp_path: Path) -> None:

@@ -153,10 +153,11 @@ def unsure(folder: Path) -> tuple[str, str]:
     return "--calibration", str(folder / "calibration.json")
 
 
-def test_a_policy_does_not_learn_from_answers_below_the_least_confidence(
+def test_unrecorded_answers_get_the_calibrations_confidence_and_a_policy_learns_from_none_below_the_least(
     train: Command, dsn: str, lamp_recordings: list[Trajectory], tmp_path: Path
 ) -> None:
-    fill(dsn, lamp_recordings[:3])
+    known = lamp_recordings[:3]
+    fill(dsn, known)
     values = []
     for number, options in enumerate((("0.2", *IN_PROCESS), ("0.9",), ("0.9", *IN_PROCESS))):
         out = tmp_path / str(number)
@@ -164,21 +165,13 @@ def test_a_policy_does_not_learn_from_answers_below_the_least_confidence(
         code, said = train(*DREAM, *more, "--out", str(out))
         assert code == 0, said
         values += [str(line["values"]) for line in read_record(out / "metrics.jsonl") if "values" in line]
+        dreamt = stored(dsn, known, Source.SYNTHETIC)
+        (sure,) = {step.provenance.confidence for one in dreamt for step in one.transitions} - {None}
+        assert sure == pytest.approx(0.3, abs=0.02)
+        known = [*known, *dreamt]
     trusted, distrusted, in_process = values
     assert "None" not in trusted
     assert distrusted == in_process == "[None, None]"
-
-
-def test_a_calibration_gives_the_dreams_unrecorded_answers_a_confidence(
-    train: Command, dsn: str, lamp_recordings: list[Trajectory], tmp_path: Path
-) -> None:
-    few = lamp_recordings[:3]
-    fill(dsn, few)
-    code, said = train(*DREAM, "--steps", "1", *unsure(tmp_path), "--out", str(tmp_path / "run"))
-    assert code == 0, said
-    dreamt = stored(dsn, few, Source.SYNTHETIC)
-    (sure,) = {step.provenance.confidence for one in dreamt for step in one.transitions} - {None}
-    assert sure == pytest.approx(0.3, abs=0.02)
 
 
 def inverted(trajectory: Trajectory) -> Trajectory:
@@ -264,7 +257,7 @@ def test_the_files_settings_and_the_command_lines_make_one_run_and_tensorboard_h
     out, file = tmp_path / "run", tmp_path / "train.toml"
     file.write_text('algorithm = "ppo"\nmodel = "nearest"\nsteps = 9\n[ppo]\nepochs = 3\nmini_batches = 1\n')
     options = ("--steps", "2", "--ppo.epochs", "1", "--ppo.mini-batches=2", "--log", "tensorboard")
-    code, said = train("--config", str(file), *options, "--out", str(out))
+    code, said = train("--config", str(file), *IN_PROCESS, *options, "--out", str(out))
     assert code == 0, said
     chosen = json.loads((out / "settings.json").read_text())
     assert (chosen["algorithm"], chosen["steps"]) == ("ppo", 2)
@@ -373,7 +366,7 @@ def test_a_run_is_not_resumed_with_another_simulator_agent_or_environment(
         ((*DREAM, "--agent", "react"), "agent was None and is react now"),
         (("--model", "nearest without history"), r"without was [] and is ['history'] now"),
         (("--against", "real"), "against was dream and is real now, model was nearest and is None now"),
-        ((*DREAM, "--learning-rate", "0.5"), "learning_rate was 0.001 and is 0.5 now"),
+        ((*DREAM, *IN_PROCESS, "--learning-rate", "0.5"), "learning_rate was 0.001 and is 0.5 now"),
     ):
         code, said = train(*options, "--steps", "1", "--out", str(out), "--resume")
         assert code == 2, said

@@ -19,7 +19,7 @@ from dreamgym.recordings.folder.edits import (
     with_edits,
     write_built,
 )
-from dreamgym.recordings.folder.env_file import describe, name_in, write_state
+from dreamgym.recordings.folder.env_file import describe, max_steps_in, name_in, write_state
 from dreamgym.recordings.folder.examples import observed_in
 from dreamgym.recordings.folder.listings import Pages, ToolLists, tool_lists
 from dreamgym.recordings.folder.runs import Run, Say, read_runs
@@ -111,6 +111,12 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     edited = edited_tasks(folder, tasks.all, listed, say)
     built = [_asked_as_edited(one, edited) for one in known.trajectories]
     trajectories = with_edits(folder, built, lambda one: on_schema(one, known.schema, one.id, say), say)
+    longest = max((len(one.transitions) for one in trajectories), default=0)
+    if longest > (most := max_steps_in(folder)):
+        say(
+            f"a recorded episode has {longest} calls, but an agent is cut off after {most}: raise max_steps in "
+            f"{folder / 'env.toml'}"
+        )
     all_tasks = [edited.get(task.id, task) for task in tasks.all]
     listing = _readable(tools.current[0] if len(tools.current) == 1 else list(tools.current))
     try:

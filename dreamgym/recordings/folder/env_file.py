@@ -123,6 +123,13 @@ def is_deterministic(folder: Path) -> bool:
     return _config(folder).get("deterministic") is True
 
 
+def max_steps_in(folder: Path) -> int:
+    """`max_steps` in a folder's env.toml, or the default. Raises InvalidInput if the file cannot be read."""
+    limits, default = _config(folder).get("limits"), EnvironmentSpec.model_fields["max_steps"].default
+    given = limits.get("max_steps") if isinstance(limits, dict) else None
+    return given if isinstance(given, int) else int(default)
+
+
 def write_state(folder: Path, schema: StateSchema) -> None:
     """Replace `[state]` in env.toml by the tables of a schema; nothing else changes."""
     _check_tomlkit()

@@ -45,6 +45,7 @@ def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequenc
         fault_words=words,
         refusals=exact_refusals(called, defined),
         accepted=accepted_calls(called, defined),
+        errors=protocol_errors(called, invalid),
         tells_all_faults=tells_all,
     )
 
@@ -85,7 +86,9 @@ def _pages(runs: Sequence[Run], method: str) -> tuple[JsonObject, ...]:
 def _lookups(exchanges: Iterable[Exchange]) -> Iterator[Lookup]:
     seen = set()
     for exchange in exchanges:
-        if exchange.method not in LOOKUPS or (exchange.result is None and exchange.error is None):
+        is_refused_listing = exchange.method in LISTINGS and exchange.error is not None
+        is_answered = exchange.result is not None or exchange.error is not None
+        if not is_refused_listing and not (exchange.method in LOOKUPS and is_answered):
             continue
         params = {key: value for key, value in exchange.params.items() if key != "_meta"}
         key = (exchange.method, json.dumps(params, sort_keys=True))
@@ -173,6 +176,32 @@ def accepted_calls(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[
     """The canonical texts of calls that a schema forbids, and that the server answered without an error."""
     accepted = (action for action, result in calls if not result.is_error)
     return tuple(sorted({one.canonical() for one in accepted if _fault(tools.get(one.name), one) is not None}))
+
+
+def protocol_errors(calls: Iterable[tuple[ToolCall, StepResult]], invalid: str | None) -> dict[str, JsonObject]:
+    """The JSON-RPC errors of recorded calls, by their message with `{tool}` for the tool's name.
+
+    A message that came with two codes, or that a tool result had too, is not among them.
+
+    Args:
+        calls: recorded calls and their answers.
+        invalid: the result of `invalid_arguments`.
+    """
+    found: dict[str, JsonObject] = {}
+    unclear = set()
+    before, _, after = (invalid or "").partition("{reason}")
+    for action, result in calls:
+        message, error = result.observation.replace(action.name, "{tool}"), result.info.get("error")
+        if not isinstance(error, dict):
+            unclear.add(message)
+            continue
+        kinds = {message: error}
+        if invalid and message.startswith(before) and message.endswith(after):
+            kinds[invalid] = {"code": error.get("code")}
+        for words, given in kinds.items():
+            if found.setdefault(words, given).get("code") != given.get("code"):
+                unclear.add(words)
+    return {message: error for message, error in found.items() if message not in unclear}
 
 
 def _refuses_arguments(action: ToolCall, result: StepResult, tools: Mapping[str, JsonObject]) -> bool:

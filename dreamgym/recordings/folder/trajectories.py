@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
-from dreamgym.content import result_of
+from dreamgym.content import result_of, storable_answer, storable_json
 from dreamgym.recordings.folder.listings import ToolLists
 from dreamgym.recordings.folder.runs import Run, Say
 from dreamgym.recordings.log import Exchange
@@ -144,7 +144,8 @@ def _is_known(action: ToolCall, result: StepResult, run: Run, tools: ToolLists) 
 def _call(run: Run, exchange: Exchange, say: Say) -> Call | None:
     if exchange.method != "tools/call":
         return None
-    name, arguments = exchange.params.get("name"), exchange.params.get("arguments") or {}
+    name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
+    arguments = {} if arguments is None else arguments
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         say(f"{run.id}: a tools/call without a tool's name, or with arguments that are not an object, is left out")
         return None
@@ -152,7 +153,7 @@ def _call(run: Run, exchange: Exchange, say: Say) -> Call | None:
     if isinstance(result, str):
         say(f"{run.id}: the call of {name!r} is left out: {result}")
         return None
-    return ToolCall(name=name, arguments=arguments), result, exchange
+    return ToolCall(name=name, arguments=storable_json(arguments)), storable_answer(result), exchange
 
 
 def _result(exchange: Exchange) -> StepResult | str:

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -50,6 +51,9 @@ ANSWER_LIMIT_S = 5.0
 """A database that does not answer a new connection within this time counts as away."""
 CHECK_LIMIT_S = 2.0
 
+_MISREAD = re.compile(r"postgres(?:ql)?://[^@/?]*(?:@[^@?]*@|/[^?]*@)")
+"""An address in which PostgreSQL takes a part of the password for the host or the database, and then tells it."""
+
 
 class Database:
     """A pool of connections to a database with DreamGym's schema.
@@ -81,6 +85,11 @@ class Database:
         Raises:
             StoreError: the database cannot be used.
         """
+        if _MISREAD.match(dsn):
+            raise StoreError(
+                "DREAMGYM_DSN: expected one @, before the host, got another one or a / before it: in a user or a "
+                "password, write %40 for @ and %2F for /"
+            )
         with _translated(dsn):
             async with await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=10) as connection:
                 await _prepare(connection, _described(dsn))

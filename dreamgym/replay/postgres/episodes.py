@@ -100,6 +100,7 @@ class PostgresEpisodeStore:
             return episode
         return (await self._episodes("WHERE idempotency_key = %(key)s", {"key": idempotency_key}))[0]
 
+    @timed("store", operation="find")
     async def find(self, idempotency_key: str) -> Episode | None:
         """Return the episode that was created with this key; None if there is none."""
         found = await self._episodes("WHERE idempotency_key = %(key)s", {"key": idempotency_key})
@@ -259,6 +260,7 @@ class PostgresEpisodeStore:
         if cursor.rowcount == 0:
             raise UnknownEpisode(episode_id)
 
+    @timed("store", operation="running")
     async def running(self, now: datetime, idle_since: datetime) -> int:
         """Number of running episodes that have not expired and were used after `idle_since`."""
         counted = (

@@ -58,8 +58,8 @@ CONDITIONS = {
         "(body ->> 'group') COLLATE \"C\" BETWEEN %(group)s AND %(group_end)s",
     ),
     "policy_version": (
-        "(trajectory.body ->> 'policy_version')::int = %(policy_version)s",
-        "(body ->> 'policy_version')::int = %(policy_version)s",
+        "(trajectory.body ->> 'policy_version')::numeric = %(policy_version)s",
+        "(body ->> 'policy_version')::numeric = %(policy_version)s",
     ),
     "running": ("false", "stop_reason IS NULL"),
     "failed": ("false", "stop_reason = 'error'"),
@@ -225,6 +225,8 @@ class StoredEpisodes:
 
     async def watch(self, episode: str) -> tuple[int, StopReason | None]:
         """Number of steps of an episode, and why it ended. Raises UnknownEpisode."""
+        if "\x00" in episode:
+            raise UnknownEpisode(episode)
         rows = await self.database.fetch(
             "SELECT version, stop_reason FROM episodes WHERE id = %(id)s UNION ALL "
             "SELECT (SELECT count(*)::int FROM trajectory_steps WHERE trajectory_id = id), body ->> 'stop_reason' "

@@ -29,7 +29,7 @@ CROSS JOIN LATERAL (SELECT coalesce(step.body, transition.body) AS told) AS one
 WHERE trajectory.env_id = %(env)s AND transition.env_id = %(env)s
   AND (%(source)s::int IS NULL OR source = %(source)s)
   AND (%(task)s = '' OR trajectory.body -> 'task' ->> 'id' = %(task)s)
-  AND (%(policy_version)s::int IS NULL OR (trajectory.body ->> 'policy_version')::int = %(policy_version)s)
+  AND (%(policy_version)s::numeric IS NULL OR (trajectory.body ->> 'policy_version')::numeric = %(policy_version)s)
   AND position <= %(position)s AND (position < %(position)s OR step.step > %(step)s)
 ORDER BY position DESC, step.step LIMIT %(looked)s
 """

@@ -24,7 +24,8 @@ from dreamgym.runs.experiment.process import begin, interrupt
 from dreamgym.runs.experiment.running import Make, Result, kept, queued
 from dreamgym.runs.experiment.spread import spread
 from dreamgym.runs.experiment.table import Published, plot, report
-from dreamgym.runs.opening import require_at_least, tasks_of
+from dreamgym.runs.opening import may_be_learned, require_at_least, tasks_of, unrecorded
+from dreamgym.runs.train.config import RECORDED
 from dreamgym.types import Task
 
 ENVIRONMENT = "environment.json"
@@ -109,11 +110,12 @@ def compare(
 
 
 def check_seeds(plan: Plan, given: Sequence[Prepared], folder: Path) -> None:
-    """Raises InvalidInput if a test world occurs in training, or if the folder's results do not compare with new ones.
+    """Raises InvalidInput if a world of the test or a held-out task occurs in training, or if results do not compare.
 
-    They do not if they were made in another environment or with other settings.
+    The folder's results do not compare with new ones if they were made in another environment or with other settings.
     """
     spec, real = given[0].spec, given[0].real
+    check_held_out(plan, spec)
     trained = [task for split in ("train", "dev") for task in tasks_of(spec, split, real)]
     tested = plan.tested(tasks_of(spec, plan.test.split, real))
     plays = asyncio.run(check_apart(real, trained, tested))
@@ -122,6 +124,19 @@ def check_seeds(plan: Plan, given: Sequence[Prepared], folder: Path) -> None:
     for prepared in given:
         for arm in (one for named in plan.arm for one in named.trained()):
             kept(prepared, arm)
+
+
+def check_held_out(plan: Plan, spec: EnvironmentSpec) -> None:
+    """Raises InvalidInput if the dream of an arm would practise held-out tasks that nobody recorded."""
+    arms = [arm.name for arm in plan.arm if arm.train is not None and arm.train.get("algorithm") not in RECORDED]
+    if not plan.held_out or not arms:
+        return
+    if held_out := [task.id for task in unrecorded(spec) if may_be_learned(task) and not plan.recordable([task])]:
+        raise InvalidInput(
+            f"held_out: dreams of {spec.name!r} would practise {len(held_out)} held-out tasks that nobody recorded, "
+            f"for example {held_out[0]!r}: give them another metadata.split than train, or leave out the arms "
+            f"{', '.join(arms)}"
+        )
 
 
 def agree(plan: Plan, folder: Path) -> None:

@@ -19,7 +19,8 @@ from pydantic import AliasChoices, Field, JsonValue, ValidationError, field_vali
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.settings import settings_of
-from dreamgym.runs.train.config import NewPolicy, TrainConfig
+from dreamgym.runs.train.config import RECORDED, NewPolicy, TrainConfig
+from dreamgym.training.practice import SEEDS
 from dreamgym.types import Frozen, JsonObject, Task
 
 Spoiled = Literal["next states", "calls and next states", "every reward", "no reward"]
@@ -112,8 +113,18 @@ class Arm(Frozen):
             raise ValueError(f"arm {self.name!r}: fit is for an arm that trains and names no model")
         if self.after is not None and self.train is None:
             raise ValueError(f"arm {self.name!r}: after is for an arm that trains")
+        if self.fit is not None and self.known:
+            raise ValueError(
+                f"arm {self.name!r}: fit makes a model of all recordings as they are: leave out spoiled and recordings"
+            )
         if self.rates and (self.train is None or "learning_rate" in self.train):
             raise ValueError(f"arm {self.name!r}: rates are for an arm that trains and names no learning_rate")
+        train = self.train or {}
+        if self.rates and (train.get("algorithm") in RECORDED or train.get("probe") == 0):
+            raise ValueError(
+                f"arm {self.name!r}: real probes choose among rates, and sft, dpo and probe = 0 have no probes: give a "
+                "learning_rate instead"
+            )
         return self
 
     def trained(self) -> list[Arm]:
@@ -204,9 +215,11 @@ class Plan(Frozen):
 
     @field_validator("seeds")
     @classmethod
-    def _each_once(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+    def _usable(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if twice := sorted({seed for seed in value if value.count(seed) > 1}):
             raise ValueError(f"expected different seeds, got {', '.join(map(str, twice))} more than once")
+        if strange := [seed for seed in value if not 0 <= seed < SEEDS]:
+            raise ValueError(f"expected numbers from 0 to {SEEDS - 1}, got {strange[0]}")
         return value
 
     @model_validator(mode="after")
@@ -241,6 +254,9 @@ class Plan(Frozen):
                 "held_out: practice in the real environment would play held-out tasks too; leave out the arms "
                 f"{', '.join(real)}"
             )
+        there = sum(play.episodes for play in self.plays)
+        if not self.files and (more := [arm.name for arm in self.arm if (arm.recordings or 0) > there]):
+            raise ValueError(f"only {there} episodes are recorded, and recordings asks for more: {', '.join(more)}")
         if any(arm.begins_warm for arm in self.arm) and not any(play.warm for play in self.plays):
             raise ValueError("no [[recorded]] play has warm = true: the warm start has nothing to imitate")
         return self

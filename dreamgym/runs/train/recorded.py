@@ -28,7 +28,8 @@ async def learn_from_recordings(
     `sft` imitates what succeeded; with an agent, it does so in the agent's own conversations. `dpo` prefers what
     succeeded to what failed from the same state. Nothing is learned from tasks of a split other than `train`.
     """
-    recorded = [one for one in await stored_trajectories(spec, dsn) if may_be_learned(one.task)]
+    stored = await stored_trajectories(spec, dsn)
+    recorded = [one for one in stored if may_be_learned(one.task)]
     learn: Callable[..., None]
     if config.algorithm == "dpo":
         from dreamgym_integrations.trainers.policy.dpo import prefer
@@ -44,6 +45,12 @@ async def learn_from_recordings(
         from dreamgym_integrations.trainers.policy.sft import imitate, rows_of
 
         succeeded = [trajectory for trajectory in recorded if trajectory.success and trajectory.transitions]
+        if stored and not succeeded:
+            raise InvalidInput(
+                f"no success to imitate in {len(stored)} recorded episodes of {spec.name!r}, of which "
+                f"{len(stored) - len(recorded)} are of another split than train: record successes, or mark them with "
+                "`dreamgym label`"
+            )
         codec = load_codec(base, episode_tokens=config.episode_tokens)
         # a policy on mapped states sees the same with and without an agent
         if config.agent is None or not succeeded or not isinstance(codec, ChatCodec):

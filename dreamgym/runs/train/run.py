@@ -33,7 +33,15 @@ from dreamgym.evaluation.setting import Setting
 from dreamgym.files import make_folder, write_whole
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
-from dreamgym.runs.opening import Against, may_be_learned, open_store, seeded, stored_trajectories, tasks_of
+from dreamgym.runs.opening import (
+    Against,
+    may_be_learned,
+    open_store,
+    seeded,
+    stored_trajectories,
+    tasks_of,
+    unrecorded,
+)
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
 from dreamgym.runs.train.backing import InProcess, ServerAndStore, in_process
@@ -389,10 +397,8 @@ def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Tas
         InvalidInput: all tasks are of another split.
     """
     tasks = {trajectory.task.id: trajectory.task for trajectory in recorded}
-    for task in spec.tasks:
-        starts = task.initial_state is not None or not spec.deterministic
-        if starts and (task.metadata.get("success") is not None or task.metadata.get("answers")):
-            tasks.setdefault(task.id, task)
+    for task in unrecorded(spec):
+        tasks.setdefault(task.id, task)
     found = [task for task in tasks.values() if may_be_learned(task)]
     if tasks and not found:
         raise InvalidInput(

@@ -57,12 +57,20 @@ from starlette.types import Message, Receive, Scope, Send
 
 import dreamgym
 from dreamgym.content import tool_result
-from dreamgym.errors import DreamGymError, EnvironmentUnavailable, EpisodeError, InvalidInput, UnknownEpisode
+from dreamgym.errors import (
+    DreamGymError,
+    EnvironmentUnavailable,
+    EpisodeError,
+    InvalidInput,
+    UnknownEpisode,
+    in_one_line,
+)
 from dreamgym.spans import TimedSpan, join_trace
+from dreamgym.state import as_object
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 from dreamgym_server.auth import EPISODE_HEADER
 from dreamgym_server.connections import CLIENT
-from dreamgym_server.doors.presentation import Presentation
+from dreamgym_server.doors.presentation import Presentation, as_error
 from dreamgym_server.doors.trainer import status_of
 from dreamgym_server.live import Client, EpisodeAnswer, is_unrewarded, outcome_of
 from dreamgym_server.sessions import UNAVAILABLE, Episodes
@@ -250,13 +258,18 @@ class AgentDoor:
             if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
                 raise UnknownEpisode(visit.episode)
         except EnvironmentUnavailable as error:  # the episode of a session did not start; the reason is for the log
-            logger.warning("environment %s: no episode could be started: %s", visit.env, error)
+            logger.warning("environment %s: no episode could be started: %s", visit.env, in_one_line(error))
             visit.status = status_of(error)
             raise MCPError(INTERNAL_ERROR, UNAVAILABLE) from error
         except DreamGymError as error:
             visit.status = status_of(error)
             is_theirs = isinstance(error, EpisodeError | InvalidInput)
             raise MCPError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, str(error)) from error
+        given = answer.result
+        if given.is_error and not visit.is_told:  # a trainer needs the result, since an error has no `_meta`
+            is_refused = answer.uncounted == "refused"
+            if raised := visit.mirror.tool_error(action.name, given.observation, is_refused=is_refused):
+                raise as_error(raised)
         result = self._result(answer, visit, params, version)
         if version in HANDSHAKE_PROTOCOL_VERSIONS:
             return result
@@ -264,7 +277,8 @@ class AgentDoor:
 
     def _result(self, answer: EpisodeAnswer, visit: Visit, params: Mapping[str, Any], version: str) -> JsonObject:
         """The answer as a tool result. Only trainers get reward and end, since agents can read `_meta`."""
-        meta: JsonObject = {"dreamgym/episode": visit.episode, "dreamgym/step": answer.step}
+        own = as_object(answer.result.info.get("meta"))
+        meta: JsonObject = {**own, "dreamgym/episode": visit.episode, "dreamgym/step": answer.step}
         if answer.uncounted:
             meta["dreamgym/uncounted"] = answer.uncounted
         if visit.is_told:
@@ -342,8 +356,7 @@ def questions(result: StepResult, params: Mapping[str, Any], version: str) -> Js
     """
     error = result.info.get("error")
     if isinstance(error, dict):
-        code = error.get("code")
-        raise MCPError(code if isinstance(code, int) else INVALID_PARAMS, str(error.get("message")), error.get("data"))
+        raise as_error(error)
     asks = result.info.get("asks")
     if not isinstance(asks, dict):
         return None

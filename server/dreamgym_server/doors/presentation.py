@@ -58,6 +58,12 @@ class Presentation:
             },
         }
         self._lookups = {(lookup.method, _key(lookup.params)): lookup for lookup in recorded.lookups}
+        self._refused = {
+            lookup.method: lookup.error
+            for lookup in recorded.lookups
+            if lookup.method in _ITEMS and lookup.error is not None and lookup.method not in recorded.listings
+        }
+        self._errors, self._invalid_arguments = recorded.errors, recorded.invalid_arguments or ""
 
     def initialized(self, answered: JsonObject) -> JsonObject:
         """The recorded result of `initialize`, fitted to `answered`, this server's own result."""
@@ -83,6 +89,8 @@ class Presentation:
 
     def answer(self, method: str, params: Mapping[str, Any] | None, version: str) -> JsonObject:
         """The result of one of `methods`. Raises MCPError if the recorded server would refuse the request."""
+        if method in self._refused:
+            raise as_error(self._refused[method])
         if method in self._pages:
             result = self._page(method, (params or {}).get("cursor"))
         elif method in _SILENT:
@@ -99,6 +107,21 @@ class Presentation:
         meta = {SERVER_INFO_META_KEY: self.server_info, **as_object(result.get("_meta"))}
         return {"resultType": "complete", **cache, **result, "_meta": meta}
 
+    def tool_error(self, tool: str, message: str, *, is_refused: bool) -> JsonObject | None:
+        """The JSON-RPC error as which the recorded server gives an error of a tool; None if it gives a tool result.
+
+        Args:
+            tool: the called tool.
+            message: the words of the error.
+            is_refused: True if the call was refused before the tool ran.
+        """
+        error = self._errors.get(message.replace(tool, "{tool}"))
+        if error is None and is_refused and self._invalid_arguments in self._errors:
+            before, _, after = self._invalid_arguments.replace("{tool}", tool).partition("{reason}")
+            if message.startswith(before) and message.endswith(after):
+                error = self._errors[self._invalid_arguments]
+        return error and {**error, "message": message}
+
     def _page(self, method: str, cursor: str | None) -> JsonObject:
         pages = self._pages[method]
         if cursor not in pages:
@@ -112,8 +135,7 @@ class Presentation:
         error = lookup.error if lookup is not None else self._refusal_like(method, params)
         if error is None:
             error = _refusal(method, params, version)
-        code = error.get("code")
-        raise MCPError(code if isinstance(code, int) else INVALID_PARAMS, str(error.get("message")), error.get("data"))
+        raise as_error(error)
 
     def _refusal_like(self, method: str, params: JsonObject) -> JsonObject | None:
         """A recorded refusal in which the requested name replaces the name of the recorded request."""
@@ -132,6 +154,12 @@ class Presentation:
         methods = {*recorded.listings, *(lookup.method for lookup in recorded.lookups)}
         offered: JsonObject = {name: {} for name, answered in _METHODS.items() if methods & set(answered)}
         return {**offered, "tools": {"listChanged": False}}
+
+
+def as_error(error: JsonObject) -> MCPError:
+    """A recorded JSON-RPC error as an exception."""
+    code = error.get("code")
+    return MCPError(code if isinstance(code, int) else INVALID_PARAMS, str(error.get("message")), error.get("data"))
 
 
 def _server_info(spec: EnvironmentSpec) -> JsonObject:

@@ -27,7 +27,6 @@ from dreamgym_server.recorder.http_to_http import ReverseProxy
 from dreamgym_server.recorder.http_to_stdio import Bridge
 from dreamgym_server.recorder.runs import Runs, checked, new_run
 from dreamgym_server.recorder.secret_sources import MIN_LENGTH, secrets_of_environment, secrets_of_url
-from dreamgym_server.recorder.stdio_to_http import carry
 from dreamgym_server.recorder.stdio_to_stdio import pump
 from dreamgym_server.recorder.writer import Tape, append_event
 from dreamgym_server.running import bound, running, stop_signal
@@ -89,6 +88,8 @@ class Recording:
         if self._command:
             return pump(self._command, self.tape, run, environ=_child_environment())
         assert self._url is not None
+        from dreamgym_server.recorder.stdio_to_http import carry  # imports mcp, half of the time of a start
+
         return asyncio.run(carry(self._url, self._headers, self.tape, run))
 
     def _unused(self, run: str) -> str:

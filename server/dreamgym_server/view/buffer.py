@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
+
+from pydantic_core import from_json
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
@@ -79,9 +80,9 @@ class BufferAnswers:
                 "this process does not have the encoder that filled the store: set DREAMGYM_ENCODER to its name"
             )
         try:
-            arguments = json.loads(given.get("arguments") or "{}")
+            arguments = from_json(given.get("arguments") or "{}")  # unlike `json`, it refuses lone surrogates
             action = ToolCall(name=given.get("tool", ""), arguments=arguments)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise InvalidInput(f"expected a tool, and its arguments as a JSON object: {first_reason(error)}") from error
         env, chosen = environment(given), conditions({**given, "env": "", "text": "", "state": ""})
         is_chosen = chosen != EpisodeFilter()

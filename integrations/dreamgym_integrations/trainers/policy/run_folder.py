@@ -1,7 +1,7 @@
 """The folder of a policy's training run: the identity of the run, and the curriculum in each checkpoint.
 
 A checkpoint is whole if it contains its curriculum, which is written last. `run.json` beside the checkpoints identifies
-the run that they belong to.
+the run that they belong to; `curriculum.json` beside them is the curriculum before the first update.
 """
 
 from __future__ import annotations
@@ -122,6 +122,14 @@ def complete(checkpoint: Path, curriculum: JsonObject) -> None:
     """Write the last part of a checkpoint, which makes it whole."""
     with saving(checkpoint / CURRICULUM_FILE):
         write_whole(checkpoint / CURRICULUM_FILE, json.dumps(curriculum))
+
+
+def first_curriculum(out: Path, curriculum: JsonObject, *, resume: bool) -> JsonObject:
+    """The curriculum before the first update. A resumed run has that of its beginning, whatever was stored since."""
+    if resume and (out / CURRICULUM_FILE).is_file():
+        return read_curriculum(out)
+    complete(out, curriculum)
+    return curriculum
 
 
 def read_curriculum(checkpoint: Path) -> JsonObject:

@@ -37,6 +37,7 @@ from dreamgym_integrations.trainers.policy.rounds import Round, RoundsOnDemand
 from dreamgym_integrations.trainers.policy.run_folder import (
     begin,
     complete,
+    first_curriculum,
     identity,
     newest_checkpoint,
     read_curriculum,
@@ -138,8 +139,11 @@ def train_at_tinker(
     practice.run = begin(out, mine, resume=resume)
     done = 0 if checkpoint is None else step_of(checkpoint)
     portal.call(practice.rewind, done)
-    if checkpoint is not None:
-        practice.curriculum.restore(read_curriculum(checkpoint))
+    if checkpoint is None:
+        curriculum = first_curriculum(out, practice.curriculum.state(), resume=resume)
+    else:
+        curriculum = read_curriculum(checkpoint)
+    practice.curriculum.restore(curriculum)
     name, state = _start(base if checkpoint is None else checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(name)
     longest = settings.turn_tokens or turn_limit(AutoConfig.from_pretrained(name))

@@ -39,6 +39,7 @@ from dreamgym_integrations.trainers.policy.rounds import Rounds, RoundsAhead, Ro
 from dreamgym_integrations.trainers.policy.run_folder import (
     begin,
     complete,
+    first_curriculum,
     identity,
     newest_checkpoint,
     read_curriculum,
@@ -93,21 +94,23 @@ def train_policy(
         how(practice, base, out, settings)
         return
 
-    def begun() -> tuple[Path | None, str]:
-        """Mark the folder as this run's; return the checkpoint to continue from, if any, and the run's name."""
+    def begun() -> tuple[Path | None, str, JsonObject]:
+        """Mark the folder as this run's; return its checkpoint, if any, its name, and the curriculum to begin with."""
         check_settings(settings, processes.count)
         mine = identity(practice.spec, base, settings)
         checkpoint = newest_checkpoint(out, mine) if resume else None
-        return checkpoint, begin(out, mine, resume=resume)
+        run = begin(out, mine, resume=resume)
+        if checkpoint is not None:
+            return checkpoint, run, read_curriculum(checkpoint)
+        return None, run, first_curriculum(out, practice.curriculum.state(), resume=resume)
 
-    checkpoint, practice.run = of_first(processes, begun)
+    checkpoint, practice.run, curriculum = of_first(processes, begun)
     practice.processes = processes
     done = 0 if checkpoint is None else step_of(checkpoint) // steps_per_update(settings)
     portal.call(practice.rewind, done)
     if done and practice.spent:  # the lost steps have used up the budget
         settings = settings.model_copy(update={"steps": done})
-    if checkpoint is not None:
-        practice.curriculum.restore(read_curriculum(checkpoint))
+    practice.curriculum.restore(curriculum)
     trainer = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
     with (
         closing(trainer.rounds),
