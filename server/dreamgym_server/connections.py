@@ -45,6 +45,7 @@ _AS_ONE_KIND = bytes.maketrans(b"{}", b"[]")
 CLIENT = "dreamgym.client"
 """Name of the `Sender` in the scope of a request."""
 TOO_MANY = {"error": "too many connections are open: try again later"}
+STOPS = {"error": "the server stops and has not finished this request: send it again later, or to another server"}
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -221,7 +222,10 @@ def _spare(files: int) -> int:
 
 
 class BoundedBody:
-    """Reads each body to its end, refuses those that are too large or too deep, and passes on the others."""
+    """Reads each body to its end, refuses those that are too large or too deep, and passes on the others.
+
+    A request that the server gives up because it stops is answered with 503.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -254,7 +258,12 @@ class BoundedBody:
             message, whole = whole, None
             return message if message is not None else await receive()
 
-        await self._app(scope, replay, send)
+        try:
+            await self._app(scope, replay, send)
+        except asyncio.CancelledError:  # uvicorn gives up a request that delays the shutdown too long
+            if CLIENT not in scope or scope[CLIENT].cycle.response_started:
+                raise
+            await JSONResponse(STOPS, 503, {"Retry-After": "5"})(scope, receive, send)
 
 
 def is_too_deep(body: bytes | bytearray) -> bool:

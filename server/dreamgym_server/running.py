@@ -14,11 +14,10 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from dreamgym.errors import InvalidInput
-from dreamgym_server.connections import CLIENT, BoundedConnection, accepted_at_once, files_allowed, most_connections
+from dreamgym_server.connections import BoundedConnection, accepted_at_once, files_allowed, most_connections
 
 GRACE_S = 10
 """Seconds that answers may delay the shutdown. Longer steps have `sessions.LAST_STEPS_S` more to be stored."""
@@ -62,24 +61,6 @@ def stopping_of(request: Request) -> asyncio.Event:
     """An event that is set when the server stops. A stream without an end must end then, as the server waits for it."""
     stopping: asyncio.Event | None = request.scope.get("state", {}).get(STOPPING)
     return stopping or asyncio.Event()
-
-
-class _Answering:
-    """Answers a request with 503 if it is cancelled, which uvicorn does with those that delay the shutdown too long."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._app(scope, receive, send)
-        except asyncio.CancelledError:
-            if CLIENT not in scope or scope[CLIENT].cycle.response_started:
-                raise
-            await JSONResponse(STOPS, 503, {"Retry-After": "5"})(scope, receive, send)
-
-
-STOPS = {"error": "the server stops and has not finished this request: send it again later, or to another server"}
 
 
 class _Server(uvicorn.Server):
@@ -133,7 +114,7 @@ async def running(
     connections = most_connections(files) if connections is None else connections
     listener = bound(host, port)
     config = uvicorn.Config(
-        _Answering(app),
+        app,
         lifespan="on",
         http=BoundedConnection.of_one_server(),
         limit_concurrency=connections + 1,  # uvicorn refuses the connection that reaches this number

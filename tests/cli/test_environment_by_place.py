@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from command_line import Command
 
 from dreamgym.environment import load_spec
@@ -23,6 +24,7 @@ def test_its_dream_has_its_tasks_its_behaviours_and_the_recorded_start(dreamgym:
     assert "start  the sign shows blue\n" in out
 
 
+@pytest.mark.usefixtures("dsn")
 def test_the_start_of_a_real_episode_is_shown_if_only_the_environment_knows_it(dreamgym: Command) -> None:
     code, out, _ = dreamgym("play", DOORS, "--agent", "random", "--against", "real", "--task", "train-green")
     assert code == 0
