@@ -71,7 +71,7 @@ def codec(base: Path) -> PointerCodec:
 
 
 def mapped(state: JsonObject, instruction: str = "Buy tea.", *, marks: bool = True) -> list[MappedEntity]:
-    return StateMap(SHOP, marks=marks).entities(state, instruction, refused=False)
+    return StateMap(SHOP, marks=marks).episode(instruction).entities(state, refused=False)
 
 
 def words(entities: Sequence[MappedEntity]) -> list[tuple[str, ...]]:

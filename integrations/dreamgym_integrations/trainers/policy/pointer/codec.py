@@ -53,15 +53,15 @@ class PointerCodec:
 
     def ids(self, entities: Sequence[MappedEntity]) -> list[int]:
         """The ids of a mapped state."""
-        words = (word for one in entities for word in (kind_word(one.kind), *one.words))
-        return [self._ids.get(word, self._unknown) for word in words]
+        ids, unknown = self._ids, self._unknown
+        return [ids.get(word, unknown) for one in entities for word in (kind_word(one.kind), *one.words)]
 
 
 class PointerTalk:
     """One episode: the state that is known so far, and a segment for each turn."""
 
     def __init__(self, codec: PointerCodec, task: Task, first: StepResult) -> None:
-        self._codec, self._instruction = codec, task.instruction
+        self._codec, self._map = codec, codec.map.episode(task.instruction)
         self._state = codec.reader.start(task, first)
         self._refused = False
         self._action: ToolCall | None = None
@@ -71,8 +71,7 @@ class PointerTalk:
     @cached_property
     def entities(self) -> list[MappedEntity]:
         """The mapped state."""
-        found = self._codec.map.entities(self._state, self._instruction, refused=self._refused)
-        return found[: self._codec.most_entities]
+        return self._map.entities(self._state, refused=self._refused)[: self._codec.most_entities]
 
     @cached_property
     def _prompt(self) -> list[int]:

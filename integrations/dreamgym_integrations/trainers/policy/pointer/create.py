@@ -60,8 +60,9 @@ def create_pointer_policy(
         )
     known, state_map = Counter[str](), StateMap(reader.schema, marks=marks)
     for trajectory in recorded:
+        episode = state_map.episode(trajectory.task.instruction)
         for step in with_readings(trajectory, reader).transitions:
-            entities = state_map.entities(parsed(step.state) or {}, trajectory.task.instruction, refused=False)
+            entities = episode.entities(parsed(step.state) or {}, refused=False)
             known.update(word for one in entities for word in one.words)
     kinds = [STATE, WORD, *reader.schema.collections]
     config = PointerConfig(

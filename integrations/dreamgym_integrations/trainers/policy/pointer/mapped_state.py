@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
-from dreamgym.state import StateSchema
+from pydantic import JsonValue
+
+from dreamgym.state import StateSchema, as_object
 from dreamgym.types import JsonObject
 
 STATE, WORD = "$state", "$word"
@@ -30,8 +32,7 @@ REFUSED, NAMED, SHARED = "!refused", "!named", "!shared"
 _WORD = re.compile(r"\w+")
 
 
-@dataclass(frozen=True)
-class MappedEntity:
+class MappedEntity(NamedTuple):
     """Something that a policy can point at."""
 
     kind: str
@@ -61,101 +62,131 @@ class StateMap:
     """
 
     def __init__(self, schema: StateSchema, *, marks: bool) -> None:
-        self._schema, self._marks = schema, marks
+        self.schema, self.marks = schema, marks
+        self.unknown = {
+            name: {field for field, of in collection.fields.items() if of.endswith("?")}
+            for name, collection in schema.collections.items()
+        }
+        """For each collection, the fields that may be null."""
 
-    def entities(self, state: JsonObject, instruction: str, *, refused: bool) -> list[MappedEntity]:
+    def episode(self, instruction: str) -> EpisodeMap:
+        """Begin to map the states of an episode.
+
+        Args:
+            instruction: instruction of the task.
+        """
+        return EpisodeMap(self, words_of(instruction))
+
+
+class _Read(NamedTuple):
+    """An entity as it was read, without what points at it or refers to it."""
+
+    entity: JsonValue
+    own: Sequence[str]
+    """The words of its texts and flags, and its mark."""
+    texts: Sequence[str]
+    """`own` without the flags."""
+    named: Sequence[tuple[str, str]]
+    """The fields that refer to other entities, with their ids, in order."""
+    others: Sequence[tuple[str, str]]
+    """Those of `named` that refer to entities of other collections."""
+
+
+class EpisodeMap:
+    """Maps the states of one episode. An entity that is the same object as in the last state is not read again.
+
+    Args:
+        of: the map of the environment.
+        task: the words of the task.
+    """
+
+    def __init__(self, of: StateMap, task: Sequence[str]) -> None:
+        self._map, self._marked = of, f" {' '.join(task)} " if of.marks else ""
+        self._task = [MappedEntity(WORD, word, (word,)) for word in task]
+        self._collections: dict[str, str] = {}
+        """The collection of each id."""
+        self._read: dict[str, _Read] = {}
+        self._alone: dict[str, MappedEntity] = {}
+        """For each id, its entity if no value of the state points at it, or at one that it refers to."""
+        self._naming: dict[str, list[str]] = defaultdict(list)
+        """For each id, those of the entities that refer to it."""
+
+    def entities(self, state: JsonObject, *, refused: bool) -> list[MappedEntity]:
         """The state, the words of the task, and every entity that is not somewhere else.
 
         An entity is somewhere else if it refers to entities of other collections, and no value of the state points at
         one of them or at the entity itself.
 
         Args:
-            state: the state that is known.
-            instruction: instruction of the task.
+            state: the state that is known. It must not be changed afterwards.
             refused: True if the last call was refused.
         """
-        return _Mapping(self._schema, state, words_of(instruction), self._marks).entities(refused)
-
-
-class _Mapping:
-    """One state that is being mapped."""
-
-    def __init__(self, schema: StateSchema, state: JsonObject, task: Sequence[str], marks: bool) -> None:
-        self._values: JsonObject = {name: state.get(name) for name in schema.values}
-        self._task, self._marked = task, f" {' '.join(task)} " if marks else ""
-        self._of: dict[str, str] = {}
-        """The collection of each id."""
-        self._entities: dict[str, JsonObject] = {}
-        for name, collection in schema.collections.items():
-            part = state.get(name)
-            for identity, entity in part.items() if isinstance(part, dict) else ():
-                if isinstance(entity, dict) and identity not in self._of:
-                    self._of[identity] = name
-                    self._entities[identity] = {f: v for f, v in entity.items() if f != collection.key}
-        self._pointed: Mapping[str, list[str]] = defaultdict(list)
-        for name, value in self._values.items():
-            if isinstance(value, str) and value in self._of:
-                self._pointed[value].append(name)
-        self._own: dict[str, list[str]] = {}
-        """For each id, the words of the entity's own texts and flags, and its mark."""
-        self._named: dict[str, set[tuple[str, str]]] = {}
-        """For each id, the fields that refer to other entities, with their ids."""
-        unknown = {
-            name: {field for field, of in collection.fields.items() if of.endswith("?")}
-            for name, collection in schema.collections.items()
-        }
-        for identity, entity in self._entities.items():
-            self._own[identity], self._named[identity] = self._read(entity, unknown[self._of[identity]])
-        self._by: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        """For each id, the entities of other collections that refer to it, each with the field."""
-        for identity, targets in self._named.items():
-            for field, target in sorted(targets):
-                if self._of[target] != self._of[identity]:
-                    self._by[target].append((field, identity))
-
-    def entities(self, refused: bool) -> list[MappedEntity]:
-        found = [MappedEntity(STATE, "", tuple(self._state_words(refused)))]
-        found += [MappedEntity(WORD, word, (word,)) for word in self._task]
-        found += [
-            MappedEntity(self._of[identity], identity, tuple(self._words(identity)))
-            for identity in self._entities
-            if not self._is_elsewhere(identity)
-        ]
+        self._update(state)
+        values: JsonObject = {name: state.get(name) for name in self._map.schema.values}
+        pointed: dict[str, list[str]] = defaultdict(list)
+        for name, value in values.items():
+            if isinstance(value, str) and value in self._collections:
+                pointed[value].append(name)
+        found = [MappedEntity(STATE, "", tuple(_state_words(values, refused))), *self._task]
+        near_ones = {*pointed, *(one for target in pointed for one in self._naming[target])}
+        for identity, alone in self._alone.items():
+            read = self._read[identity]
+            if identity not in near_ones:
+                if not read.others:
+                    found.append(alone)
+                continue
+            near = [(field, target) for field, target in read.named if target in pointed]
+            if identity in pointed or not read.others or any(one in read.others for one in near):
+                words = [*read.own, *(f"@{value}" for value in pointed.get(identity, ()))]
+                words += (f"{field}.@{value}" for field, target in near for value in pointed[target])
+                words += alone.words[len(read.own) :]
+                found.append(MappedEntity(alone.kind, identity, tuple(words)))
         return found
 
-    def _state_words(self, refused: bool) -> Iterator[str]:
-        if refused:
-            yield REFUSED
-        for name, value in self._values.items():
-            if isinstance(value, bool):
-                yield f"{name}={'yes' if value else 'no'}"
-            elif value is None:
-                yield nothing_of(name)
+    def _update(self, state: JsonObject) -> None:
+        """Read the entities that are new or were replaced since the last state."""
+        entities: JsonObject = {}
+        collections: dict[str, str] = {}
+        for name in self._map.schema.collections:
+            part = state.get(name)
+            for identity, entity in part.items() if isinstance(part, dict) else ():
+                if isinstance(entity, dict) and identity not in collections:
+                    collections[identity], entities[identity] = name, entity
+        if [*collections.items()] != [*self._collections.items()]:  # what is an id decides how the others are read
+            self._collections, self._read = collections, {}
+        replaced = {
+            identity: entity
+            for identity, entity in entities.items()
+            if identity not in self._read or self._read[identity].entity is not entity
+        }
+        if replaced:
+            self._read |= {identity: self._read_of(identity, entity) for identity, entity in replaced.items()}
+            self._relate()
 
-    def _words(self, identity: str) -> list[str]:
-        words = [*self._own[identity], *(f"@{value}" for value in self._pointed.get(identity, ()))]
-        for field, target in sorted(one for one in self._named[identity] if one[1] in self._pointed):
-            words += (f"{field}.@{value}" for value in self._pointed[target])
-        if by := self._by.get(identity):
-            words += sorted({f"has.{field}={word}" for field, other in by for word in self._texts(other)})
-        return words
+    def _relate(self) -> None:
+        """Describe each entity by its own words and those of the entities that refer to it."""
+        by: dict[str, set[str]] = defaultdict(set)
+        self._naming = defaultdict(list)
+        for identity, read in self._read.items():
+            for _, target in read.named:
+                self._naming[target].append(identity)
+            for field, target in read.others:
+                by[target].update([f"has.{field}={word}" for word in read.texts])
+        self._alone = {
+            identity: MappedEntity(of, identity, (*self._read[identity].own, *sorted(by.get(identity, ()))))
+            for identity, of in self._collections.items()
+        }
 
-    def _texts(self, identity: str) -> list[str]:
-        """The words of an entity's texts and its mark, without its flags."""
-        return [word for word in self._own[identity] if "=" not in word]
-
-    def _read(self, entity: JsonObject, unknown: Set[str]) -> tuple[list[str], set[tuple[str, str]]]:
-        """The words of an entity's texts, its flags and its mark, and the fields that refer to other entities.
-
-        Args:
-            entity: the entity without its id.
-            unknown: the fields that may be null.
-        """
+    def _read_of(self, identity: str, entity: JsonValue) -> _Read:
         words: list[str] = []
         named: set[tuple[str, str]] = set()
         has_text = False
-        for field, value in entity.items():
-            if isinstance(value, str) and value in self._of:
+        of = self._collections[identity]
+        key, unknown = self._map.schema.collections[of].key, self._map.unknown[of]
+        for field, value in as_object(entity).items():
+            if field == key:
+                continue
+            if isinstance(value, str) and value in self._collections:
                 named.add((field, value))
             elif isinstance(value, str):
                 read = _text_words(value, self._marked)
@@ -167,13 +198,25 @@ class _Mapping:
             elif value is None:
                 words.append(nothing_of(field))
             elif isinstance(value, list):
-                named |= {(field, one) for one in value if isinstance(one, str) and one in self._of}
-        return words, named
+                named |= {(field, one) for one in value if isinstance(one, str) and one in self._collections}
+        ordered = sorted(named)
+        return _Read(
+            entity,
+            own=words,
+            texts=[word for word in words if "=" not in word],
+            named=ordered,
+            others=[(field, target) for field, target in ordered if self._collections[target] != of],
+        )
 
-    def _is_elsewhere(self, identity: str) -> bool:
-        others = [target for _, target in self._named[identity] if self._of[target] != self._of[identity]]
-        is_near = identity in self._pointed or any(target in self._pointed for target in others)
-        return bool(others) and not is_near
+
+def _state_words(values: JsonObject, refused: bool) -> Iterator[str]:
+    if refused:
+        yield REFUSED
+    for name, value in values.items():
+        if isinstance(value, bool):
+            yield f"{name}={'yes' if value else 'no'}"
+        elif value is None:
+            yield nothing_of(name)
 
 
 @lru_cache(10_000)
