@@ -17,17 +17,20 @@ from dreamgym_integrations.trainers.policy.model import load_codec, load_policy
 from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec, PointerTalk
 from dreamgym_integrations.trainers.policy.pointer.create import create_pointer_policy
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import WORD, MappedEntity, StateMap
+from dreamgym_integrations.trainers.policy.pointer.model import distinct
 from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
 from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader, learn_forms
 from dreamgym_integrations.trainers.policy.scratch import create_policy
 from dreamgym_integrations.trainers.policy.sft import clone, rows_of
+from hypothesis import given
+from hypothesis import strategies as st
 from lamp_runs import broken_after, same, trained, weights
 from safetensors.torch import load_file
 
 from dreamgym import EnvironmentSpec, Source, StepResult, Trajectory
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.reading import ServerReader
-from dreamgym.state import StateSchema
+from dreamgym.state import StateSchema, as_object
 from dreamgym.training.practice import Settings
 from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Generation, TokenPlayer
@@ -104,6 +107,32 @@ def test_without_marks_no_entity_is_marked_as_named() -> None:
 
 def test_an_entity_is_not_marked_as_named_by_a_part_of_a_word() -> None:
     assert not any("!named" in word for one in mapped(STATE, "Buy soapstone.") for word in one.words)
+
+
+SHELF = st.builds(
+    lambda kind, is_open: {"kind": kind, "open": is_open},
+    st.sampled_from(["wood", "glass", "g1"]),
+    st.sampled_from([None, True, False]),
+)
+GOOD = st.builds(
+    lambda where, sold: {"kind": "tea", "where": where, "sold": sold},
+    st.lists(st.sampled_from(["s1", "s2", "s3"]), max_size=2),
+    st.booleans(),
+)
+CHANGE = st.tuples(st.just("shelves"), st.sampled_from(["s1", "s2", "s3"]), SHELF | st.none()) | st.tuples(
+    st.just("goods"), st.sampled_from(["g1", "g2"]), GOOD | st.none()
+)
+
+
+@given(changes=st.lists(CHANGE, max_size=8), at=st.sampled_from([None, "s1", "g1"]))
+def test_a_state_is_mapped_as_if_it_were_the_first_of_its_episode(changes: list[Any], at: str | None) -> None:
+    schema = StateMap(SHOP, marks=True)
+    episode, state = schema.episode("Buy green tea."), {**STATE, "at": at}
+    for collection, identity, entity in changes:
+        known = {one: value for one, value in as_object(state[collection]).items() if one != identity}
+        state = {**state, collection: known if entity is None else {**known, identity: entity}}
+        found = episode.entities(state, refused=False)
+        assert found == schema.episode("Buy green tea.").entities(state, refused=False)
 
 
 def test_the_argument_that_is_pointed_at_follows_from_the_accepted_calls(codec: PointerCodec) -> None:
@@ -226,6 +255,43 @@ def test_a_state_is_scored_alike_in_any_batch_and_its_choices_add_up_to_one(base
     assert torch.allclose(together[0], alone, atol=1e-6)
     assert together.sum(1).tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
     assert int((alone > 0).sum()) == 3, "three desks to go to, and nothing else is known"
+
+
+def test_equal_entities_are_scored_as_if_each_were_computed_by_itself(
+    base: Path, codec: PointerCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, _ = load_policy(base)
+    row = torch.tensor([codec.talk(task(0), StepResult(observation=START)).prompt])
+
+    def scores() -> tuple[torch.Tensor, torch.Tensor]:
+        policy.model.zero_grad()
+        found = policy.model.scores(row)
+        found.logsumexp(1).sum().backward()
+        return found.detach(), torch.cat([one.grad.flatten() for one in policy.model.parameters()])
+
+    def each_by_itself(codes_BN: torch.Tensor, is_entity_BN: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return distinct(torch.arange(codes_BN.shape[1]).expand_as(codes_BN), is_entity_BN)
+
+    together = scores()
+    monkeypatch.setattr("dreamgym_integrations.trainers.policy.pointer.model.distinct", each_by_itself)
+    for one, other in zip(together, scores(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+@given(
+    codes=st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), min_size=1, max_size=4),
+    lengths=st.lists(st.integers(1, 5), min_size=4, max_size=4),
+)
+def test_distinct_entities_are_counted_and_found_in_each_row(codes: list[list[int]], lengths: list[int]) -> None:
+    codes_BN = torch.tensor(codes)
+    is_entity_BN = torch.arange(5) < torch.tensor(lengths[: len(codes)]).unsqueeze(1)
+    distinct_BN, first_BD, times_BD = (one.tolist() for one in distinct(codes_BN, is_entity_BN))
+    for row, length, numbers, firsts, times in zip(codes, lengths, distinct_BN, first_BD, times_BD, strict=False):
+        known = row[:length]
+        assert [row[firsts[number]] for number in numbers[:length]] == known
+        assert [firsts[number] for number in numbers[:length]] == [known.index(code) for code in known]
+        assert [times[number] for number in numbers[:length]] == [known.count(code) for code in known]
+        assert sum(times) == length
 
 
 def test_a_call_without_words_is_refused_and_the_next_state_shows_it(codec: PointerCodec) -> None:

@@ -5,11 +5,15 @@ ids 0 to C - 1, and the network does not read them. So every position of a row p
 row's state. A choice that the state does not suggest has probability 0. TRL computes log-probabilities from a hidden
 state and the weights of one linear layer, which this network lacks; `restore_own_head` brings back the model's own way.
 
-Axes: B rows, T ids of a row, N entities of a row, V verbs, C choices, F words, H width.
+Entities that are described by the same words have the same vector, so it is computed once, and the others give it their
+weight in attention.
+
+Axes: B rows, T ids of a row, N entities of a row, D distinct ones, V verbs, C choices, F words, H width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -91,7 +95,7 @@ class PointerEncoderOutput(ModelOutput):  # type: ignore[misc]  # transformers i
 
 
 class PointerBlock(nn.Module):  # type: ignore[misc]  # torch's modules are not typed
-    """Attention among the entities of a row, then a layer of four times the width, each after its own norm."""
+    """Attention among the distinct entities of a row, then a layer of four times the width, each after its own norm."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -100,14 +104,20 @@ class PointerBlock(nn.Module):  # type: ignore[misc]  # torch's modules are not 
         self.queries_keys_values, self.attended = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
         self.wide, self.narrow = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
 
-    def forward(self, x_BNH: torch.Tensor, mask_B11N: torch.Tensor) -> torch.Tensor:
-        """The vectors of the entities after attention and layer, shape (B, N, H)."""
-        rows, entities, hidden = x_BNH.shape
-        split = self.queries_keys_values(self.before_attention(x_BNH))
+    def forward(self, x_BDH: torch.Tensor, times_BD: torch.Tensor) -> torch.Tensor:
+        """The vectors of the entities after attention and layer, shape (B, D, H).
+
+        Args:
+            x_BDH: the vectors before.
+            times_BD: number of entities that each vector stands for; 0 for padding.
+        """
+        rows, entities, hidden = x_BDH.shape
+        split = self.queries_keys_values(self.before_attention(x_BDH))
         q, k, v = split.view(rows, entities, 3, self.heads, hidden // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11N)
-        x_BNH = x_BNH + self.attended(mixed.transpose(1, 2).reshape(rows, entities, hidden))
-        return x_BNH + self.narrow(functional.gelu(self.wide(self.before_layer(x_BNH))))
+        weight_B11D = times_BD.to(q.dtype).log()[:, None, None, :]  # attention to n equal keys is n times that to one
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=weight_B11D)
+        x_BDH = x_BDH + self.attended(mixed.transpose(1, 2).reshape(rows, entities, hidden))
+        return x_BDH + self.narrow(functional.gelu(self.wide(self.before_layer(x_BDH))))
 
 
 class PointerPreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # transformers is not typed
@@ -161,7 +171,12 @@ class PointerEncoder(PointerPreTrainedModel):
         )
 
     def _encoded(
-        self, words_BT: torch.Tensor, is_kind_F: torch.Tensor, applies_FV: torch.Tensor, lacks_FV: torch.Tensor
+        self,
+        words_BT: torch.Tensor,
+        is_kind_F: torch.Tensor,
+        applies_FV: torch.Tensor,
+        lacks_FV: torch.Tensor,
+        codes_F: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The vectors of the entities, shape (B, N, H), and if the state suggests each verb on them, (B, N, V)."""
         words_BT = words_BT[:, (words_BT >= UNKNOWN).any(0)]
@@ -172,22 +187,30 @@ class PointerEncoder(PointerPreTrainedModel):
         is_word_BT &= (number_BT >= 0) & (number_BT < entities)
         begins_BT &= is_word_BT
         rows_B1 = torch.arange(len(words_BT), device=words_BT.device).unsqueeze(1) * entities
-        place = (rows_B1 + number_BT)[is_word_BT]
-        bag = self.words(words_BT[is_word_BT])
-        x_BNH = bag.new_zeros(len(words_BT) * entities, bag.shape[-1]).index_add(0, place, bag)
-        x_BNH = x_BNH.view(len(words_BT), entities, -1)
+        place, told = (rows_B1 + number_BT)[is_word_BT], words_BT[is_word_BT]
+        codes_BN, x_BNH = (
+            of_word.new_zeros(len(words_BT) * entities, *of_word.shape[1:])
+            .index_add(0, place, of_word)
+            .view(len(words_BT), entities, *of_word.shape[1:])
+            for of_word in (codes_F[told], self.words(told))
+        )
         count_B1 = begins_BT.sum(1, keepdim=True).clamp(min=1)
         is_entity_BN = torch.arange(entities, device=words_BT.device) < count_B1
+        distinct_BN, first_BD, times_BD = distinct(codes_BN, is_entity_BN)
+        x_BDH = _taken(x_BNH, first_BD)
         for block in self.blocks:
-            x_BNH = block(x_BNH, is_entity_BN[:, None, None, :])
+            x_BDH = block(x_BDH, times_BD)
         suggested = applies_FV.new_zeros(len(words_BT) * entities, applies_FV.shape[1])
         suggested[(rows_B1 + number_BT)[begins_BT]] = applies_FV[words_BT[begins_BT]]
         lacking_BV = (lacks_FV[words_BT] & is_word_BT.unsqueeze(-1)).any(1)
         suggested_BNV = suggested.view(len(words_BT), entities, -1) & ~lacking_BV.unsqueeze(1)
-        return self.norm(x_BNH), suggested_BNV
+        return _taken(self.norm(x_BDH), distinct_BN), suggested_BNV
 
-    def _tables(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """For each word, from the config: if it begins an entity, which verbs fit it, and which verbs it rules out."""
+    def _tables(self, device: torch.device) -> Sequence[torch.Tensor]:
+        """For each word, if it begins an entity, which verbs fit it, which verbs it rules out, and a random number.
+
+        Entities whose words have the same sum of these numbers are taken for equal.
+        """
         config, verbs = self.config, len(self.config.verbs)
         is_kind_F = torch.zeros(config.words, dtype=torch.bool)
         applies_FV, lacks_FV = (torch.zeros(config.words, verbs, dtype=torch.bool) for _ in range(2))
@@ -196,7 +219,36 @@ class PointerEncoder(PointerPreTrainedModel):
             applies_FV[kind - config.choices, numbers] = True
         for word, numbers in config.lacks:
             lacks_FV[word - config.choices, numbers] = True
-        return is_kind_F.to(device), applies_FV.to(device), lacks_FV.to(device)
+        chance = torch.Generator().manual_seed(0)
+        codes_F = torch.randint(-(2**63), 2**63 - 1, (config.words,), generator=chance)
+        return [table.to(device) for table in (is_kind_F, applies_FV, lacks_FV, codes_F)]
+
+
+def distinct(codes_BN: torch.Tensor, is_entity_BN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The distinct entities of each row.
+
+    Args:
+        codes_BN: a number for each entity; equal ones belong to equal entities.
+        is_entity_BN: False for padding.
+
+    Returns:
+        For each entity, the number of its distinct one, shape (B, N); for each distinct one, its first entity and how
+        many there are, shape (B, D). There are none of what fills a row up.
+    """
+    codes_BN = codes_BN.masked_fill(~is_entity_BN, torch.iinfo(codes_BN.dtype).max)
+    ordered_BN, order_BN = codes_BN.sort(dim=1, stable=True)
+    begins_BN = functional.pad(ordered_BN[:, 1:] != ordered_BN[:, :-1], (1, 0), value=False)
+    distinct_BN = torch.zeros_like(order_BN).scatter(1, order_BN, begins_BN.cumsum(1))
+    rows, most = len(codes_BN), int(distinct_BN.max()) + 1
+    times_BD = torch.zeros(rows, most, device=codes_BN.device).scatter_add(1, distinct_BN, is_entity_BN.float())
+    place_BN = torch.arange(codes_BN.shape[1], device=codes_BN.device).expand_as(codes_BN)
+    first_BD = place_BN.new_full((rows, most), codes_BN.shape[1] - 1)
+    return distinct_BN, first_BD.scatter_reduce(1, distinct_BN, place_BN, "amin"), times_BD
+
+
+def _taken(x_BNH: torch.Tensor, places_BM: torch.Tensor) -> torch.Tensor:
+    """The vectors at some places of each row, shape (B, M, H)."""
+    return x_BNH.gather(1, places_BM.unsqueeze(-1).expand(-1, -1, x_BNH.shape[-1]))
 
 
 class PointerForCausalLM(PointerPreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transformers is not typed
