@@ -14,9 +14,11 @@ import json
 import logging
 import os
 import re
+import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -30,6 +32,9 @@ from dreamgym.types import Frozen, JsonObject, TokenUsage
 
 LEDGER_VARIABLE = "DREAMGYM_LEDGER"
 """Environment variable with the path of the ledger's file, for the processes that a run starts."""
+PREFIX = "dreamgym-ledger-"
+OLD_S = 86_400
+"""Age in seconds at which the ledger of a killed run is removed."""
 AGAIN_S = 0.02
 MESSAGE_TOKENS = 16
 """Tokens that a server's chat template may put around a message."""
@@ -260,7 +265,8 @@ def open_ledger(budget: str | None) -> Iterator[Ledger]:
     if limit is None and outer is not None:
         yield Ledger(Path(outer))
         return
-    with tempfile.TemporaryDirectory(prefix="dreamgym-ledger-") as folder:
+    _remove_old()
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, _locked(folder, fcntl.LOCK_SH):
         path = Path(folder) / "ledger.json"
         path.write_text(_Book(limit=limit).model_dump_json(), encoding="utf-8")
         os.environ[LEDGER_VARIABLE] = str(path)
@@ -271,6 +277,26 @@ def open_ledger(budget: str | None) -> Iterator[Ledger]:
                 del os.environ[LEDGER_VARIABLE]
             else:
                 os.environ[LEDGER_VARIABLE] = outer
+
+
+def _remove_old() -> None:
+    """Remove the ledgers of killed runs after a day. A run that goes on has its ledger's folder locked."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # it is locked, of another user, or just removed by another run
+            if time.time() - folder.stat().st_mtime > OLD_S:
+                with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    shutil.rmtree(folder)
+
+
+@contextmanager
+def _locked(folder: str | Path, kind: int) -> Iterator[None]:
+    """Lock a folder. Raises OSError if it cannot be opened or, if `kind` says so, if another process has it locked."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def current_ledger() -> Ledger | None:

@@ -20,7 +20,7 @@ DreamGymError
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
@@ -78,7 +78,16 @@ class PredictionError(EnvironmentUnavailable):
 
 
 class MalformedAnswer(PredictionError):
-    """A language model was asked twice, and neither answer was valid."""
+    """A language model was asked twice, and neither answer was valid.
+
+    Args:
+        message: the fault of the second answer.
+        tokens: the tokens of the answers, by the fields of `TokenUsage`.
+    """
+
+    def __init__(self, message: str, tokens: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.tokens = tokens or {}
 
 
 class NotRecorded(PredictionError):

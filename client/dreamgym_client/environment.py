@@ -19,7 +19,7 @@ from dreamgym.content import observation_of
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, UnknownEpisode
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
 from dreamgym_client.connection import Connection, without_token
-from dreamgym_client.control import ControlClient, EpisodeState, Started
+from dreamgym_client.control import ControlClient, Started
 
 PROTOCOL_VERSION = "2026-07-28"
 ENVELOPE: JsonObject = {
@@ -157,7 +157,8 @@ class RemoteEnvironment:
     async def trajectory(self) -> Trajectory:
         """The trajectory of the last episode, with provenance. An episode that still runs is finished first."""
         await self._finish()
-        state = await self._state()
+        async with ControlClient(self._url, self._token) as control:
+            state = await control.read(self._env, self.episode)
         assert state.trajectory is not None, "a finished episode has a trajectory"
         return state.trajectory
 
@@ -176,10 +177,6 @@ class RemoteEnvironment:
             async with ControlClient(self._url, self._token) as control:
                 with suppress(UnknownEpisode):  # it expired, was deleted, or was lost with its database
                     await control.finish(self._env, self._started.episode)
-
-    async def _state(self) -> EpisodeState:
-        async with ControlClient(self._url, self._token) as control:
-            return await control.read(self._env, self.episode)
 
     async def _listed(self) -> list[JsonObject]:
         """The tools on all pages. The server lists them in the pages of the recorded server."""

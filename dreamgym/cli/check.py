@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Budget, EnvName, HeldOut, Json, MeasuredModel, RecordedFile, Seed
+from dreamgym.cli.options import Budget, EnvName, HeldOut, MeasuredModel, RecordedFile, Seed
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against
 from dreamgym.runs.spending import spending
@@ -20,7 +20,7 @@ def check(
     trajectories: RecordedFile = None,
     held_out: HeldOut = 0.3,
     budget: Budget = None,
-    json: Json = False,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the report here too: `dreamgym view` shows it.")] = None,
     seed: Seed = 0,
 ) -> None:

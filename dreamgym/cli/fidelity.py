@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Budget, Cluster, Costs, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
+from dreamgym.cli.options import Budget, Cluster, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
 from dreamgym.evaluation.cost import Prices
 from dreamgym.runs.console import say
 from dreamgym.runs.spending import spending
@@ -28,7 +28,13 @@ def fidelity(
     judge: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Let this model score the paper's four criteria as well.")
     ] = None,
-    cost: Costs = None,
+    cost: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=NUMBER",
+            help=f"A cost of the real environment. Repeatable. Keys: {', '.join(Prices.model_fields)}.",
+        ),
+    ] = None,
     budget: Budget = None,
     out: Annotated[
         Path | None,

@@ -7,12 +7,19 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Base, EnvName, Seed
+from dreamgym.cli.options import EnvName, Seed
 
 
 def fit(
     env: EnvName,
-    base: Base,
+    base: Annotated[
+        str,
+        typer.Option(
+            metavar="SETTING",
+            help="Model to start from: tiny (made here), local, FILE.gguf, or a folder. Each row shows 3 recorded "
+            "transitions; 'tiny without history -k 5' shows 5 and leaves out the history.",
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The fitted model, as --model takes it; must not exist yet.")],
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters and merge them at the end.")] = False,
     steps: Annotated[

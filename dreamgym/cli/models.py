@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.errors import install_command
+from dreamgym.runs.console import say
 
 app = typer.Typer(no_args_is_help=True, help="The small local models that --model local stands for.")
 
@@ -23,7 +24,7 @@ def show() -> None:
         path = path_of(weights)
         where = str(path) if path.is_file() else f"not here; dreamgym models pull {weights.name}"
         typer.echo(f"{weights.name}\t{weights.title}\t{weights.size / 1e6:.0f} MB\t{where}")
-    typer.echo(f"the engine is {'installed' if _engine() else _MISSING}", err=True)
+    say(f"the engine is {'installed' if _engine() else _MISSING}")
 
 
 @app.command()
@@ -34,9 +35,9 @@ def pull(name: Annotated[str, typer.Argument(help="local (0.5B, 491 MB) or local
     """
     from dreamgym_integrations.models import weights
 
-    path = weights.pull(weights.find(name), lambda text: typer.echo(text, err=True))
+    path = weights.pull(weights.find(name), say)
     if not _engine():
-        typer.echo(f"the engine is {_MISSING}", err=True)
+        say(f"the engine is {_MISSING}")
     typer.echo(path)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.evaluation.cost import Prices
 from dreamgym.prices import PRICE_VARIABLE
 from dreamgym.runs.opening import DSN_VARIABLE, POLICY_URL_VARIABLE
 
@@ -39,14 +38,6 @@ MeasuredModels = Annotated[
         help=f"{MEASURED} Give a second one to compare two.",
     ),
 ]
-CalibrationFile = Annotated[
-    Path | None,
-    typer.Option("--calibration", help="Calibration of the model's confidence, written by `dreamgym fidelity`."),
-]
-MinConfidence = Annotated[
-    float,
-    typer.Option(min=0.0, max=1.0, help="End an episode if an answer has a lower confidence; needs --calibration."),
-]
 Host = Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs a token.")]
 TokenFile = Annotated[
     Path | None, typer.Option(help="File with the bearer token. Default: the variable DREAMGYM_TOKEN.")
@@ -54,22 +45,6 @@ TokenFile = Annotated[
 AllowedHosts = Annotated[
     list[str] | None,
     typer.Option("--allowed-host", help="Host name that clients may use, besides localhost; * allows all. Repeatable."),
-]
-Base = Annotated[
-    str,
-    typer.Option(
-        metavar="SETTING",
-        help="Model to start from: tiny (made here), local, FILE.gguf, or a folder. Each row shows 3 recorded "
-        "transitions; 'tiny without history -k 5' shows 5 and leaves out the history.",
-    ),
-]
-Costs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cost",
-        metavar="KEY=NUMBER",
-        help=f"A cost of the real environment. Repeatable. Keys: {', '.join(Prices.model_fields)}.",
-    ),
 ]
 RecordedFile = Annotated[
     Path | None,
@@ -94,5 +69,4 @@ Cluster = Annotated[
         help="Ray cluster that does the work: HOST:PORT of its head, or local. Default: this process.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random draw.")]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dreamgym.cli.boundary import run
-from dreamgym.cli.options import AllowedHosts, Budget, CalibrationFile, Host, MinConfidence, ModelName, TokenFile
+from dreamgym.cli.options import AllowedHosts, Budget, Host, ModelName, TokenFile
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -28,8 +29,13 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     token_file: TokenFile = None,
     allowed_host: AllowedHosts = None,
-    calibration: CalibrationFile = None,
-    min_confidence: MinConfidence = 0.0,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Calibration of the model's confidence, written by `dreamgym fidelity`.")
+    ] = None,
+    min_confidence: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="End an episode if an answer has a lower confidence; needs --calibration."),
+    ] = 0.0,
 ) -> None:
     """Serve environments over MCP. New and changed trajectories and tasks of environment folders are stored first.
 

@@ -40,8 +40,7 @@ class GoalVariation(DreamedVariation[ObjectEpisode]):
         known: ObjectWorlds,
         goals: Goals,
         behaviour: Behaviour,
-        *,
-        on_failure: Callable[[Task, str], None] = lambda parent, reason: None,
+        on_failure: Callable[[Task, str], None],
     ) -> None:
         super().__init__(on_failure)
         self._spec = spec
@@ -88,8 +87,8 @@ def goal_variation(
     if known is None or known.goals is None or real is None:
         return None
     if isinstance(known, PageWorlds):
-        return PageVariation(known, known.goals, on_failure=on_failure)
-    return GoalVariation(spec, known, known.goals, real.behaviours[known.goals.behaviour], on_failure=on_failure)
+        return PageVariation(known, known.goals, on_failure)
+    return GoalVariation(spec, known, known.goals, real.behaviours[known.goals.behaviour], on_failure)
 
 
 class _Trial:

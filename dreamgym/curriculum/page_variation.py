@@ -27,13 +27,7 @@ class PageVariation(DreamedVariation[tuple[ToolCall, ...]]):
 
     most_trials = 20
 
-    def __init__(
-        self,
-        known: PageWorlds,
-        goals: PageGoals,
-        *,
-        on_failure: Callable[[Task, str], None] = lambda parent, reason: None,
-    ) -> None:
+    def __init__(self, known: PageWorlds, goals: PageGoals, on_failure: Callable[[Task, str], None]) -> None:
         super().__init__(on_failure)
         self._known = known
         self._goals = goals

@@ -18,8 +18,6 @@ from dreamgym.curriculum.value import group_variance
 from dreamgym.errors import InvalidInput
 from dreamgym.types import JsonObject, Task
 
-BAND = (0.2, 0.8)
-"""Lowest and highest success of a task that the strategy `band` prefers."""
 HOPELESS_ATTEMPTS = 16
 """A generated task is dropped if it was not solved in this many attempts, or at once if a whole group solved it."""
 KEPT_GENERATED = 64
@@ -39,7 +37,6 @@ class Curriculum:
         share: lambda of the paper: at most this share of the tasks of one iteration is generated, in [0, 1].
         seed: fixes every draw, together with the iteration.
         strategy: how the next tasks are chosen, among the given and among the generated ones.
-        band: the bounds of the strategy `band`.
         groups: names the group whose rewards give a task its V_tau. PPO does not play a task G times: it uses clusters
             of similar tasks instead.
     """
@@ -51,20 +48,16 @@ class Curriculum:
         share: float,
         seed: int,
         strategy: Strategy = Strategy.VALUE,
-        band: tuple[float, float] = BAND,
         groups: Callable[[Task], str] = each_alone,
     ) -> None:
         if not seeds:
             raise InvalidInput("a curriculum needs at least one task: run `dreamgym collect` or `dreamgym seed` first")
         if not 0 <= share <= 1:
             raise InvalidInput(f"the share of generated tasks must be between 0 and 1, got {share}")
-        if not band[0] <= band[1]:
-            raise InvalidInput(f"a band of success needs its lower bound first, got {band[0]} and {band[1]}")
         self._seeds = list({task.id: task for task in seeds}.values())
         self._share = share
         self._seed = seed
         self._strategy = Strategy(strategy)
-        self._band = band
         self._group_of = groups
         self._generated: dict[str, Task] = {}
         self._dropped: set[str] = set()
@@ -83,7 +76,7 @@ class Curriculum:
         if n == 0:
             return []
         keys = [self._group_of(task) for task in tasks]
-        positions = choose(n, self._strategy, keys, self._evidence, self._iteration, band=self._band, draw=draw)
+        positions = choose(n, self._strategy, keys, self._evidence, self._iteration, draw)
         return [tasks[position] for position in positions]
 
     def record(self, task: Task, rewards_G: Sequence[float | None]) -> float | None:

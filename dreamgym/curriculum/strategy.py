@@ -12,6 +12,8 @@ SHARPNESS = 2
 """Exponent of the value in the draw. In four drifting populations of 400 tasks (100 updates of 8 groups of 8) the share
 of groups with a mixed outcome was .68 .41 .46 .29 with a uniform draw, .73 .50 .55 .35 with exponent 1, .76 .56 .62 .40
 with 2, and .78 .61 .67 .48 with 3, which plays the same few tasks again and again."""
+BAND = (0.2, 0.8)
+"""Lowest and highest success of a task that the strategy `band` prefers."""
 NEVER = 1e-9
 """Weight of a task without value: it is drawn only if no other task is left."""
 
@@ -33,14 +35,7 @@ class Strategy(StrEnum):
 
 
 def choose(
-    n: int,
-    strategy: Strategy,
-    keys: Sequence[str],
-    evidence: Evidence,
-    iteration: int,
-    *,
-    band: tuple[float, float],
-    draw: random.Random,
+    n: int, strategy: Strategy, keys: Sequence[str], evidence: Evidence, iteration: int, draw: random.Random
 ) -> list[int]:
     """Indices of the n keys to play next. No key comes twice while there are enough keys."""
     if strategy is Strategy.VALUE:
@@ -51,15 +46,15 @@ def choose(
         ranks = [(draw.expovariate(1.0) / weight, 0.0) for weight in weights]
     else:
         successes = [evidence.success(key, iteration) for key in keys]
-        ranks = [(_rank(strategy, success, band), draw.random()) for success in successes]
+        ranks = [(_rank(strategy, success), draw.random()) for success in successes]
     best = sorted(range(len(keys)), key=ranks.__getitem__)
     return [best[i % len(best)] for i in range(n)]
 
 
-def _rank(strategy: Strategy, success: float | None, band: tuple[float, float]) -> float:
+def _rank(strategy: Strategy, success: float | None) -> float:
     if strategy is Strategy.UNIFORM or success is None:
         return 0.0
     if strategy is Strategy.HARDEST:
         return success
-    low, high = band
+    low, high = BAND
     return max(0.0, low - success, success - high)

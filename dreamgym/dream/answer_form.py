@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import TypeGuard
 
 from pydantic import JsonValue, model_validator
 
@@ -313,8 +314,6 @@ def _as_increase(operation: Operation, old: JsonValue, named: Sequence[JsonValue
     new = operation.value
     if operation.op != "set" or not _is_number(old) or not _is_number(new):
         return operation
-    assert isinstance(old, int | float)
-    assert isinstance(new, int | float)
     is_whole = isinstance(new, int) and isinstance(old, int)
     by = new - old if is_whole else float(Decimal(str(new)) - Decimal(str(old)))
     if new in named and by not in named and -by not in named:
@@ -323,7 +322,7 @@ def _as_increase(operation: Operation, old: JsonValue, named: Sequence[JsonValue
     return Operation(op="increase", path=operation.path, value=by) if is_exact else operation
 
 
-def _is_number(value: JsonValue) -> bool:
+def _is_number(value: JsonValue) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

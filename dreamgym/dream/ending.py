@@ -126,7 +126,8 @@ async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Predict
         verdict = await judge.judge_step(query, prediction)
     except MalformedAnswer as error:
         logger.warning("task %r: no verdict on the end of a step: %s", query.task.id, in_one_line(error))
-        return _open(prediction)
+        used = TokenUsage.total([prediction.provenance, TokenUsage(**error.tokens)])
+        return _open(prediction.noted(**used.model_dump()))
     told = prediction.provenance
     judged = prediction.noted(
         judged=verdict.accomplished,

@@ -148,7 +148,7 @@ class DreamEnvironment:
             prediction = self._mapped(self._objects, action, task)
             if prediction is not None:
                 return self._remember(action, self._state(task), prediction, _result(prediction))
-        query = await self._query(action)
+        query = await self._query(task, action)
         objects = [] if self._objects is None else [MappedTier(self._objects)]
         for tier in (*objects, *self._tiers):
             with TimedSpan("tier", asked=_name_of(tier)) as asking:
@@ -191,8 +191,7 @@ class DreamEnvironment:
     def _state(self, task: Task) -> str:
         return self._transitions[-1].next_state if self._transitions else task.initial_state or ""
 
-    async def _query(self, action: ToolCall) -> Query:
-        task = self._playing()
+    async def _query(self, task: Task, action: ToolCall) -> Query:
         state = self._state(task)
         with TimedSpan("retrieval") as retrieval:
             demonstrations = await self._retrieved(task, state, action)
@@ -341,7 +340,7 @@ class ModelTier:
 
     infers = True
 
-    def __init__(self, model: ExperienceModel, shown: int, views: ViewsTier | None = None) -> None:
+    def __init__(self, model: ExperienceModel, shown: int, views: ViewsTier | None) -> None:
         self._model = model
         self._shown = shown
         self._views = views

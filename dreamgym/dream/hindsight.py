@@ -114,12 +114,12 @@ def _changes(before: JsonObject, after: JsonObject, call: ToolCall, reader: Read
         return
     named = {value for _, value in leaves(call.arguments)}
     for collection in reader.schema.collections:
-        ours, theirs = _entities(before, collection), _entities(after, collection)
+        ours, theirs = as_object(before.get(collection)), as_object(after.get(collection))
         for name, entity in theirs.items():
             old = ours.get(name)
             if old is entity or not isinstance(entity, dict):
                 continue
-            known = old if isinstance(old, dict) else {}
+            known = as_object(old)
             for part, value in entity.items():
                 if part not in known or known[part] != value:
                     yield _Change(collection, name, part, known.get(part), value, name in named, old is None)
@@ -130,30 +130,27 @@ def _merged(episodes: Sequence[_Episode], shrinking: set[Field], reader: Reader)
     start = episodes[0].start
     if any(episode.start != start for episode in episodes):
         return start, "its recordings start in different states"
-    collections = {name: {i: dict(as_object(e)) for i, e in _entities(start, name).items()} for name in _names(reader)}
+    collections = {
+        name: {i: dict(as_object(e)) for i, e in as_object(start.get(name)).items()}
+        for name in reader.schema.collections
+    }
     conflict: str | None = None
     for episode in episodes:
         for one in episode.changes:
-            entity = collections[one.collection].get(one.entity)
-            is_list = isinstance(one.new, list)
-            is_found = not one.is_named or (one.old is None and not one.is_new)
-            if is_list and (one.collection, one.name) not in shrinking:
-                is_found = True
-            if not is_found:
+            is_made = one.is_named and (one.is_new or one.old is not None)
+            only_grows = isinstance(one.new, list) and (one.collection, one.name) not in shrinking
+            if is_made and not only_grows:
                 continue
-            if entity is None:
-                entity = collections[one.collection][one.entity] = {}
+            entity = collections[one.collection].setdefault(one.entity, {})
             known = entity.get(one.name)
             if isinstance(one.new, list):
-                items = [*(known if isinstance(known, list) else [])]
+                items = [*_list(known)]
                 items += [part for part in one.new if part not in items and part not in _list(one.old)]
                 entity[one.name] = sorted(items, key=lambda part: natural(str(part)))
             elif known is None:
                 entity[one.name] = one.new
-            elif known != one.new and one.old is None:
-                conflict = (
-                    conflict or f"{one.name} of {one.entity} is {known!r} in one recording, {one.new!r} in another"
-                )
+            elif conflict is None and known != one.new and one.old is None:
+                conflict = f"{one.name} of {one.entity} is {known!r} in one recording, {one.new!r} in another"
     merged: JsonObject = {**start, **{name: {**part} for name, part in collections.items()}}
     return merged, conflict
 
@@ -178,15 +175,6 @@ def _retold(world: str, episode: _Episode, start: JsonObject, reader: Reader) ->
         )
         state = known
     return cases, None
-
-
-def _names(reader: Reader) -> Sequence[str]:
-    return list(reader.schema.collections)
-
-
-def _entities(state: JsonObject, collection: str) -> JsonObject:
-    part = state.get(collection)
-    return part if isinstance(part, dict) else {}
 
 
 def _list(value: JsonValue) -> list[JsonValue]:

@@ -57,7 +57,4 @@ async def judge(
     asked = await ask(llm, messages, JudgeAnswer, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
     if not asked.answer.accomplished:
         log.info("task %r: a success was not confirmed: %s", task.id, asked.answer.reasoning)
-    return Verdict(
-        accomplished=asked.answer.accomplished,
-        **asked.usage.model_dump(),
-    )
+    return Verdict(accomplished=asked.answer.accomplished, **asked.usage.model_dump())

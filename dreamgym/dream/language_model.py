@@ -19,6 +19,7 @@ from dreamgym.dream.own_words import without_own_words
 from dreamgym.dream.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_messages
 from dreamgym.dream.questions import ask
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import MalformedAnswer
 from dreamgym.llm import LLM, Pingable, Reachable
 from dreamgym.types import StepResult, Task, Tier, TokenUsage, ToolCall, Transition
 
@@ -127,17 +128,22 @@ class LanguageModel:
         before the first step. So neither the agent's words alone nor a judge that believes everything give a success.
         """
         asking = partial(judge, self._llm, spec, task, seed=seed, final_answer=answer)
-        asked = [await asking(steps, state=state)]
-        if asked[0].accomplished:
-            asked.append(await asking((), state=task.initial_state or ""))
-            if asked[1].accomplished:
-                logger.warning(
-                    "task %r: the judge calls it accomplished before the first step, so its success does not count",
-                    task.id,
-                )
-            else:
-                reduced, left = without_own_words(spec, task, steps, state)
-                asked.append(await asking(reduced, state=left))
+        asked: list[Verdict] = []
+        try:
+            asked.append(await asking(steps, state=state))
+            if asked[0].accomplished:
+                asked.append(await asking((), state=task.initial_state or ""))
+                if asked[1].accomplished:
+                    logger.warning(
+                        "task %r: the judge calls it accomplished before the first step, so its success does not count",
+                        task.id,
+                    )
+                else:
+                    reduced, left = without_own_words(spec, task, steps, state)
+                    asked.append(await asking(reduced, state=left))
+        except MalformedAnswer as error:
+            error.tokens = TokenUsage.total([*asked, TokenUsage(**error.tokens)]).model_dump()
+            raise
         return Verdict(
             accomplished=[one.accomplished for one in asked] == [True, False, True],
             **TokenUsage.total(asked).model_dump(),

@@ -249,7 +249,8 @@ async def ask(
     if isinstance(llm, CachedLLM):
         for question, temperature in asked[:-1]:
             await llm.forget(question, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed)
-    raise MalformedAnswer(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}")
+    used = TokenUsage.total(completions).model_dump()
+    raise MalformedAnswer(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}", used)
 
 
 def _again(messages: Sequence[Message], malformed: Completion, fault: str) -> tuple[list[Message], float]:

@@ -286,7 +286,7 @@ async def _answer(
 
 def _measure(kind: Attack, task: Task) -> str:
     """Name of an attack for `keep`, in the words of the report."""
-    return f"reward attacks/{kind.value.replace('_', ' ')}/{task.id}"
+    return f"reward attacks/{kind.value}/{task.id}"
 
 
 def _is_taken_away(dream: DreamEnvironment, result: StepResult) -> bool:

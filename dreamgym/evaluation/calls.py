@@ -116,7 +116,7 @@ def agreement(calls: Sequence[Compared]) -> Agreement:
         valid=share(with_schema, lambda call: call.invalid is None),
         errors=share(calls, lambda call: call.errors_agree),
         exact=share(calls, lambda call: call.exact),
-        similarity=clustered([call.similarity for call in calls], [call.trajectory for call in calls]),
+        similarity=share(calls, lambda call: call.similarity),
     )
 
 
@@ -128,9 +128,9 @@ def by_tool(
     return {name: measure([call for call in calls if call.action.name == name]) for name in names}
 
 
-def share(calls: Sequence[Compared], holds: Callable[[Compared], bool]) -> Rate:
-    """The share of the calls for which something holds, with a bootstrap over trajectories: their calls go together."""
-    return clustered([float(holds(call)) for call in calls], [call.trajectory for call in calls])
+def share(calls: Sequence[Compared], score: Callable[[Compared], float]) -> Rate:
+    """The mean score of the calls, or the share for which something holds, with a bootstrap over trajectories."""
+    return clustered([float(score(call)) for call in calls], [call.trajectory for call in calls])
 
 
 def compared(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -246,16 +246,12 @@ def _as_much_changed(call: Compared, *, explicit: bool) -> float:
 
 
 def _nothing_invented(call: Compared) -> float:
-    assert call.got is not None
-    signals: tuple[Callable[[StepResult], object], ...] = (
-        lambda result: result.is_error,
-        lambda result: result.reward,
-        lambda result: result.terminated,
-    )
-    if any(signal(call.got) != signal(call.recorded) for signal in signals):
+    got, recorded = call.got, call.recorded
+    assert got is not None
+    if (got.is_error, got.reward, got.terminated) != (recorded.is_error, recorded.reward, recorded.terminated):
         return 0.0
-    known = {*_words(call.recorded), *_WORD.findall(f"{call.before} {call.after} {json.dumps(call.action.arguments)}")}
-    words = _words(call.got)
+    known = {*_words(recorded), *_WORD.findall(f"{call.before} {call.after} {json.dumps(call.action.arguments)}")}
+    words = _words(got)
     return sum(word in known for word in words) / len(words) if words else 1.0
 
 

@@ -7,6 +7,7 @@ recorded last state decides, as in a dream, and the judge is measured separately
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from contextlib import suppress
 
 from dreamgym.dream.model import ExperienceModel, Judge, Part
 from dreamgym.dream.task_check import accomplished
@@ -84,8 +85,6 @@ async def verdicts_on(
         )
         judged = None
         if one.answer is not None and isinstance(model, Judge):
-            try:
+            with suppress(PredictionError):
                 judged = await model.judge(spec, one.task, one.transitions, one.answer, seed=seed)
-            except PredictionError:
-                judged = None
         yield EpisodeVerdict(trajectory=one.id, recorded=(one.final_reward or 0) > 0, judged=judged, checked=checked)

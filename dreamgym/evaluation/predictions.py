@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
@@ -112,18 +112,15 @@ async def predictions(
 
 
 async def as_done(
-    predict: Callable[[One], Awaitable[Compared]], units: Iterable[One], parallel: int
+    predict: Callable[[One], Coroutine[None, None, Compared]], units: Iterable[One], parallel: int
 ) -> AsyncGenerator[Compared, None]:
     """Predict the units, at most `parallel` at a time; yield each as soon as it is done."""
     todo, running = iter(units), set[asyncio.Task[Compared]]()
 
-    async def predicted(unit: One) -> Compared:
-        return await predict(unit)
-
     try:
         while True:
             while len(running) < parallel and (unit := next(todo, None)) is not None:
-                running.add(asyncio.create_task(predicted(unit)))
+                running.add(asyncio.create_task(predict(unit)))
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

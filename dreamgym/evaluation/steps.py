@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from dreamgym.evaluation.calls import Agreement, Compared, agreement, by_tool, share
-from dreamgym.evaluation.rates import Rate, clustered, wilson
+from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.state import fields, parsed
 from dreamgym.types import Frozen, StepResult
 
@@ -108,7 +108,7 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
             [call for call in calls if call.predicted is None or not call.predicted.provenance.exact], explicit=explicit
         ),
         observation=share(calls, lambda call: call.exact),
-        similarity=clustered([call.similarity for call in calls], [call.trajectory for call in calls]),
+        similarity=share(calls, lambda call: call.similarity),
         errors=share(calls, lambda call: call.errors_agree),
         reward=_detection(calls, lambda result: result.reward > 0),
         false_rewards=share(
@@ -178,9 +178,7 @@ def _fields(state: str) -> dict[str, str]:
 def _state_match(calls: Sequence[Compared], *, explicit: bool) -> StateMatch:
     return StateMatch(
         exact=share(calls, lambda call: call.state_is_exact),
-        fields=clustered([field_score(call) for call in calls], [call.trajectory for call in calls])
-        if explicit
-        else None,
+        fields=share(calls, field_score) if explicit else None,
     )
 
 

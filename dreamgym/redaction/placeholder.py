@@ -99,9 +99,8 @@ class Placeholders:
         return int.from_bytes(self._hash(value), "big") % bound
 
     def _letters(self, value: str, length: int) -> str:
-        return "".join(chr(ord("a") + nibble) for byte in self._hash(value) for nibble in (byte >> 4, byte & 15))[
-            :length
-        ]
+        nibbles = (nibble for byte in self._hash(value) for nibble in (byte >> 4, byte & 15))
+        return "".join(chr(ord("a") + nibble) for nibble in nibbles)[:length]
 
     def _hash(self, value: str) -> bytes:
         return hmac.new(self._key, value.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()

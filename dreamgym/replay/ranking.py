@@ -50,11 +50,16 @@ class Candidate:
     """Ids of the other recorded transitions with the same outcome, of the same world and for the goal of the query."""
 
 
-class Standing(NamedTuple):
-    """Sort key of a candidate; smaller is better."""
+class Likeness(NamedTuple):
+    """How like the query a candidate is; smaller is better."""
 
     similar: bool
     score: float
+
+
+class Standing(NamedTuple):
+    """Sort key of a candidate among those of the same likeness; smaller is better."""
+
     dreamed: bool
     disagreement: int
     foreign: bool
@@ -74,15 +79,21 @@ def rank(candidates: Iterable[Candidate], retrieval: Retrieval) -> Sequence[Cand
     similar, the reward and the end seen for that goal are used; those of a dream are not used for a recording.
     Scores of similar transitions count as equal if they agree to two decimals.
     """
+    alike: defaultdict[Likeness, list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        alike[Likeness(not candidate.exact, -round(candidate.score, 2))].append(candidate)
     best: dict[UUID, Candidate] = {}
     worlds: defaultdict[UUID, dict[UUID, str]] = defaultdict(dict)  # of recordings for the query's goal, by outcome
-    for candidate in sorted(candidates, key=lambda candidate: _standing(candidate, retrieval)):
-        first = best.setdefault(candidate.outcome, candidate)
-        is_as_similar = candidate.score == first.score
-        if is_as_similar and candidate.same_goal and not first.same_goal and candidate.recorded >= first.recorded:
-            best[candidate.outcome] = replace(first, id=candidate.id, goal=candidate.goal, same_goal=True)
-        if candidate.exact and candidate.same_goal and candidate.recorded:
-            worlds[candidate.outcome].setdefault(candidate.id, candidate.world)
+    for likeness in sorted(alike):
+        if len(best) >= retrieval.k:
+            break
+        for candidate in sorted(alike[likeness], key=lambda candidate: _standing(candidate, retrieval)):
+            first = best.setdefault(candidate.outcome, candidate)
+            is_as_similar = candidate.score == first.score
+            if is_as_similar and candidate.same_goal and not first.same_goal and candidate.recorded >= first.recorded:
+                best[candidate.outcome] = replace(first, id=candidate.id, goal=candidate.goal, same_goal=True)
+            if candidate.exact and candidate.same_goal and candidate.recorded:
+                worlds[candidate.outcome].setdefault(candidate.id, candidate.world)
     shown = list(best.values())[: retrieval.k]
     return [
         replace(one, rivals=_rivals(one.id, worlds[one.outcome])) if one.outcome in worlds else one for one in shown
@@ -105,8 +116,6 @@ def _rivals(identity: UUID, worlds: Mapping[UUID, str]) -> tuple[UUID, ...]:
 
 def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:
     return Standing(
-        similar=not candidate.exact,
-        score=-round(candidate.score, 2),
         dreamed=candidate.source not in GROUNDED,
         disagreement=-candidate.agreement,
         foreign=candidate.world != retrieval.world,

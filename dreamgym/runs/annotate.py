@@ -37,9 +37,7 @@ class AnnotationResult(NamedTuple):
     interrupted: bool = False
 
 
-def annotate(
-    env: str, model: str, trajectories: Path | None = None, out: Path | None = None, seed: int = 0
-) -> AnnotationResult:
+def annotate(env: str, model: str, trajectories: Path | None = None, seed: int = 0) -> AnnotationResult:
     """Write reasoning traces into recorded trajectories. Ctrl-C ends the call and keeps what is done.
 
     Annotated trajectories are skipped, so the same call continues an interrupted one.
@@ -47,8 +45,7 @@ def annotate(
     Args:
         env: an environment's name or folder.
         model: the teacher, as in `--model`.
-        trajectories: JSONL file of trajectories; None: the file of the folder.
-        out: file to write; None: the file that was read.
+        trajectories: JSONL file of trajectories, which is rewritten; None: the file of the folder.
         seed: seed of the teacher's answers.
 
     Raises:
@@ -58,11 +55,7 @@ def annotate(
     source = trajectories or Path(env) / "trajectories.jsonl"
     if not source.is_file():
         raise InvalidInput(f"{source}: there is no such file: give the recorded trajectories with --trajectories")
-    target = out or source
-    recorded = before = read_jsonl(source, Trajectory)
-    if target != source:
-        before = read_jsonl(target, Trajectory) if target.is_file() else []
-        recorded = with_traces(recorded, before)
+    recorded = read_jsonl(source, Trajectory)
     waiting = {at: one for at, one in enumerate(recorded) if not is_annotated(one)}
     say(f"{source}: {len(waiting)} of {len(recorded)} trajectories are to be annotated")
     llm = load_llm(model)
@@ -73,14 +66,14 @@ def annotate(
     written = Range(OVERVIEW_TOKENS, OVERVIEW_TOKENS + TRACE_TOKENS * most, TOKENS + TOKENS_PER_STEP * most)
     say_estimate(of_prompts(model, prompts, written, "one per trajectory"), say)
     interrupted = False
-    with closing(_Work(target, recorded, before)) as work:
+    with closing(_Work(source, recorded)) as work:
         try:
             asyncio.run(_run(work, llm, spec, waiting, seed))
         except KeyboardInterrupt:
             interrupted = True
         finally:
             work.save()
-    return AnnotationResult(target, work.done, work.failures, interrupted)
+    return AnnotationResult(source, work.done, work.failures, interrupted)
 
 
 class _Work:
@@ -90,11 +83,11 @@ class _Work:
         InvalidInput: another command is writing to the file.
     """
 
-    def __init__(self, target: Path, trajectories: Sequence[Trajectory], before: Sequence[Trajectory]) -> None:
+    def __init__(self, target: Path, trajectories: Sequence[Trajectory]) -> None:
         self._target = target.resolve()  # only a file can be locked, not a link to it
         self._trajectories = list(trajectories)
         self._file = open_alone(self._target)
-        self._before = list(before)
+        self._before = list(trajectories)
         self._saved = time.monotonic()
         self.failures = 0
         self.done = 0

@@ -13,7 +13,7 @@ from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_rea
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownName, install_command
 from dreamgym.runs.opening import SPLITS
 from dreamgym.runs.timing import Timing, timed
-from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
+from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of, point_of
 from dreamgym.types import Frozen, JsonObject, Task
 
 
@@ -94,10 +94,6 @@ def real_named(name: str) -> RealEnvironment:
     return real if real is not None else real_of(spec)
 
 
-def _point(name: str) -> EntryPoint | None:
-    return next((point for point in entry_points(group=GROUP) if point.name == name), None)
-
-
 def _packages(point: EntryPoint | None, options: JsonObject | None = None) -> tuple[dict[str, str | None], str | None]:
     """The packages with their versions, and a sentence on what is missing or None."""
     if point is None:
@@ -153,39 +149,39 @@ def show(name: str) -> EnvironmentCard:
         deterministic=spec.deterministic,
         states="text" if spec.state is None else "explicit",
         options=spec.options,
-        packages=_packages(_point(spec.adapter or name), spec.options)[0],
+        packages=_packages(point_of(spec.adapter or name), spec.options)[0],
     )
 
 
-def _tasks_to_play(real: RealEnvironment, split: str) -> Sequence[Task]:
-    """The tasks of this split, or else of the first split that has some."""
-    for part in (split, *SPLITS):
+def _tasks_to_play(real: RealEnvironment) -> Sequence[Task]:
+    """The tasks of the split `dev`, or else of the first split that has some."""
+    for part in ("dev", *SPLITS):
         with suppress(UnknownName):
             if tasks := real.tasks(part):
                 return tasks
     return []
 
 
-async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int = 0) -> Diagnosis:
+async def diagnose(name: str, episodes: int = 3) -> Diagnosis:
     """Test an environment: its packages, its tasks, a few episodes at random, and the contract of an environment.
 
-    If the split has no tasks, those of another split are played.
+    If the split `dev` has no tasks, those of another split are played.
     """
     from dreamgym.testing import check_environment
 
-    packages, missing = _packages(_point(name))
+    packages, missing = _packages(point_of(name))
     checks = [Check(what="packages", fault=missing)]
     timing = None
     try:
         real = real_named(name)
         checks.append(Check(what="loads"))
         counts = _tasks(load_spec(name), real)
-        tasks = _tasks_to_play(real, split)
+        tasks = _tasks_to_play(real)
         checks.append(Check(what=f"tasks: {', '.join(f'{part} {count}' for part, count in counts.items())}"))
         if tasks:
             behaviour = "random" if "random" in real.behaviours else next(iter(real.behaviours), None)
             if behaviour is not None:
-                timing = await timed(real, behaviour, tasks[:episodes], seed=seed)
+                timing = await timed(real, behaviour, tasks[:episodes])
                 checks.append(Check(what=f"plays {len(tasks[:episodes])} episodes ({behaviour})", fault=timing.fault))
             broken = None
             try:

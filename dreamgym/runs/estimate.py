@@ -65,8 +65,7 @@ class Estimate(NamedTuple):
         if self.price is None:
             return None
         told = []
-        for at, cached in enumerate((0.5, 0.0, 0.0)):
-            calls, prompt, written = self.calls[at], self.prompt[at], self.written[at]
+        for calls, prompt, written, cached in zip(self.calls, self.prompt, self.written, (0.5, 0.0, 0.0), strict=True):
             used = TokenUsage(
                 prompt_tokens=round(calls * prompt),
                 cached_tokens=round(calls * prompt * cached),

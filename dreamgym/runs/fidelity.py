@@ -379,7 +379,10 @@ def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
     learned = [one.learned for one in fitted if one is not None]
     if not learned:
         return None
-    say("the trajectories that the fitted model has not learned are held out; --held-out is ignored")
+    say(
+        "the trajectories that the fitted model has not learned are held out; --held-out is ignored. Those of its own "
+        "fit chose its weights too, so its figures may be a little too good"
+    )
     return frozenset().union(*learned)
 
 

@@ -31,28 +31,24 @@ async def import_files(
     files: Sequence[str],
     env: str,
     *,
-    format_: str | None = None,
     new: bool = False,
     out: Path | None = None,
-    dsn: str | None = None,
 ) -> None:
     """Import what can be used, and print what cannot and why.
 
     Args:
-        files: files, plain, .xz or .gz. A format's name in the first place is taken as `format_`.
+        files: files, plain, .xz or .gz. Their format is detected, unless its name is in the first place.
         env: an environment's name or folder.
-        format_: format of all files; None: it is detected for each file.
         new: make the folder `env` from the tool definitions and the episodes in the files.
         out: JSONL file to write instead of storing.
-        dsn: DSN of the store; None: the embedded server.
 
     Raises:
         InvalidInput: a file or the environment cannot be used, nothing in the files can, or `out` contains anything
             but trajectories of this import.
     """
-    if format_ is None and files[0] in FORMATS and not Path(files[0]).exists():
-        format_, files = files[0], files[1:]
-    importer = importer_named(format_) if format_ is not None else None
+    importer = None
+    if files[0] in FORMATS and not Path(files[0]).exists():
+        importer, files = importer_named(files[0]), files[1:]
     if not files:
         raise InvalidInput("no file given: dreamgym import [FORMAT] FILE... --env ENV")
     found = [entry for file in files for entry in read_file(Path(file), importer)]
@@ -68,7 +64,7 @@ async def import_files(
         if new:
             write_episodes(Path(env), report.trajectories)
         if out is None:
-            async with open_store(dsn) as store:
+            async with open_store() as store:
                 if (folder := folder_of(env)) is not None:
                     await claim([folder], store)
                 stored = await store.buffer.add(report.trajectories)
@@ -121,7 +117,7 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Iter
     yield load_spec(env)
 
 
-def tell(report: ImportReport, redact: Redact | None = None) -> None:
+def tell(report: ImportReport, redact: Redact | None) -> None:
     """Print what was found, and what could not be used and why. Lines that may quote the files are redacted."""
     by_format = ", ".join(f"{count} {name}" for name, count in report.formats.items())
     steps = sum(len(trajectory.transitions) for trajectory in report.trajectories)

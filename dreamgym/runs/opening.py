@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.runs.console import say
 from dreamgym.types import Task, Trajectory
 
 if TYPE_CHECKING:
@@ -236,10 +238,26 @@ def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) ->
     """Tasks of a split: those of the real environment, or those of the folder if it has none of its own."""
     if real is not None and (own := real.tasks(split)):
         return own
+    say_tasks_of_no_split(spec.tasks, split)
     tasks = [task for task in spec.tasks if task.metadata.get("split", split) == split]
     if not tasks:
         raise InvalidInput(f"environment {spec.name!r} has no tasks of split {split!r}")
     return tasks
+
+
+def say_tasks_of_no_split(tasks: Iterable[Task], wanted: str = SPLITS[0]) -> None:
+    """Print, once, how many tasks have a `metadata.split` that is neither one of SPLITS nor `wanted`, if any has."""
+    splits = {task.id: task.metadata["split"] for task in tasks if "split" in task.metadata}
+    if odd := [name for name, split in splits.items() if split not in (*SPLITS, wanted)]:
+        _say_once(
+            f"tasks that belong to no split: {len(odd)}, for example {odd[0]!r}: expected its metadata.split to be "
+            f"{', '.join(SPLITS)} or absent, got {splits[odd[0]]!r}; they are neither trained nor tested on"
+        )
+
+
+@cache
+def _say_once(text: str) -> None:
+    say(text)
 
 
 def may_be_learned(task: Task) -> bool:

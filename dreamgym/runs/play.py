@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
-from dreamgym.episode import load_agent
+from dreamgym.episode import check_policy_url, load_agent
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.runs.opening import SPLITS, Against, dream_setting, real_for, seeded, tasks_of, with_recorded_starts
 from dreamgym.runs.server_process import server
@@ -54,7 +54,10 @@ async def play(
     if against is Against.DREAM:
         (chosen,) = await with_recorded_starts(spec, [chosen], dsn)
     behaviour = real.behaviours.get(agent) if real is not None else None
-    playing = load_agent(agent) if behaviour is None else None  # an unknown one is refused before a server starts
+    playing = None
+    if behaviour is None:  # an agent that cannot play is refused before a server starts
+        playing = load_agent(agent)
+        check_policy_url(playing, policy_url)
     with server(env, against, model=model, dsn=dsn, extra=("--store",) if keeps else ()) as url:
         if behaviour is not None:
             from dreamgym_client.environment import RemoteEnvironment

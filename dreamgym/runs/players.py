@@ -30,15 +30,13 @@ if TYPE_CHECKING:
     from dreamgym.runs.cluster import Doing
 
 LIMIT_S = 3_600.0
-"""Limit of the wall time of an agent's episode, in seconds."""
+"""Limit of the wall time of an agent's episode, in seconds. An agent that takes longer is stopped."""
 CHUNK = 8
 """Number of episodes that a worker of a cluster plays at once. It is the same for any number of workers, because a
 policy's sums are rounded differently in batches of another size."""
 
 
-def player_at(
-    url: str, spec: EnvironmentSpec, policy: Policy, codec: PolicyCodec, *, agent: str | None, limit_s: float = LIMIT_S
-) -> Player:
+def player_at(url: str, spec: EnvironmentSpec, policy: Policy, codec: PolicyCodec, *, agent: str | None) -> Player:
     """Return a player that plays at a server.
 
     Args:
@@ -47,10 +45,9 @@ def player_at(
         policy: acts itself, or answers the agent's questions.
         codec: how to talk to the policy.
         agent: name of the agent, as `load_agent` takes it; None: the policy acts by itself.
-        limit_s: an agent that takes longer for an episode is stopped.
     """
     if agent is not None:
-        return _agent_at(url, spec, policy, codec, agent, limit_s)
+        return _agent_at(url, spec, policy, codec, agent)
     from dreamgym_client.environment import RemoteEnvironment
 
     def remote(version: int, group: str) -> Environment:
@@ -61,23 +58,21 @@ def player_at(
 
 @asynccontextmanager
 async def player_in(
-    worlds: Worlds, policy: Policy, codec: PolicyCodec, *, agent: str | None, limit_s: float = LIMIT_S
+    worlds: Worlds, policy: Policy, codec: PolicyCodec, *, agent: str | None
 ) -> AsyncIterator[TokenPlayer | AgentPlayer]:
     """Open a player that plays in these worlds. Nothing that it plays is stored."""
     if agent is None:
         yield TokenPlayer(policy, codec, worlds.spec, lambda version, group: worlds.create(""))
         return
     async with served(worlds) as url:
-        yield _agent_at(url, worlds.spec, policy, codec, agent, limit_s)
+        yield _agent_at(url, worlds.spec, policy, codec, agent)
 
 
-def _agent_at(
-    url: str, spec: EnvironmentSpec, policy: Policy, codec: SpokenCodec, agent: str, limit_s: float
-) -> AgentPlayer:
+def _agent_at(url: str, spec: EnvironmentSpec, policy: Policy, codec: SpokenCodec, agent: str) -> AgentPlayer:
     from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 
     redact = redact_by(spec.redact)
-    return AgentPlayer(load_agent(agent), policy, codec, url=url, env=spec.name, limit_s=limit_s, redact=redact)
+    return AgentPlayer(load_agent(agent), policy, codec, url=url, env=spec.name, limit_s=LIMIT_S, redact=redact)
 
 
 class Chunk(NamedTuple):

@@ -22,10 +22,10 @@ LISTED = 20
 
 
 @asynccontextmanager
-async def _database(dsn: str | None) -> AsyncIterator[Database]:
+async def _database() -> AsyncIterator[Database]:
     from dreamgym.replay.postgres.store import open_database
 
-    async with open_database(dsn or os.environ.get(DSN_VARIABLE)) as database:
+    async with open_database(os.environ.get(DSN_VARIABLE)) as database:
         yield database
 
 
@@ -34,30 +34,28 @@ def env_named(env: str) -> str:
     return name_in(Path(env)) if (Path(env) / "env.toml").is_file() else env
 
 
-async def forget(env: str, name: str | None = None, dsn: str | None = None) -> Forgotten:
+async def forget(env: str, name: str | None) -> Forgotten:
     """Delete what is stored of an environment, a run or one trajectory; all or nothing.
 
     Args:
         env: name of the environment.
         name: a trajectory's id, a recorded run, or a training run; None: all of the environment.
-        dsn: DSN of the store; None: the embedded server.
 
     Raises:
         UnknownName: nothing is stored under this name.
     """
     from dreamgym.replay.postgres import forget as stored
 
-    async with _database(dsn) as database:
+    async with _database() as database:
         return await stored.forget(database, env, name)
 
 
-async def described(env: str | None = None, name: str | None = None, dsn: str | None = None) -> str:
+async def described(env: str | None, name: str | None) -> str:
     """Describe as text what is stored: of all environments, of one, of a run, or one whole episode.
 
     Args:
         env: name of the environment; None: one line for each environment.
-        name: an episode's id, a recorded run, or a training run.
-        dsn: DSN of the store; None: the embedded server.
+        name: an episode's id, a recorded run, or a training run; None: all of the environment.
 
     Raises:
         UnknownName: nothing is stored under this name.
@@ -66,7 +64,7 @@ async def described(env: str | None = None, name: str | None = None, dsn: str | 
     from dreamgym.replay.postgres import vector_index
     from dreamgym.replay.postgres.upsert import READ, trajectory_of
 
-    async with _database(dsn) as database:
+    async with _database() as database:
         if env is None:
             return _overview(await stored.held(database))
         of_env = await stored.held_of(database, env)

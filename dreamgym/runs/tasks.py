@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from dreamgym.curriculum.generator import (
@@ -195,10 +195,10 @@ def _listed(task: Task, value: TaskValue | None) -> TaskRow:
 
 def in_order(listed: Sequence[TaskRow], by: Sort) -> list[TaskRow]:
     """The tasks in this order. Those without a value or a success come last."""
-    keys: Mapping[Sort, list[float]] = {
-        Sort.STORED: [0.0] * len(listed),
-        Sort.VALUE: [1.0 if task.value is None else -task.value for task in listed],
-        Sort.SUCCESS: [2.0 if task.success is None else task.success.mean for task in listed],
-        Sort.ATTEMPTS: [-float(task.attempts) for task in listed],
+    keys: Mapping[Sort, Callable[[TaskRow], float]] = {
+        Sort.STORED: lambda task: 0.0,
+        Sort.VALUE: lambda task: 1.0 if task.value is None else -task.value,
+        Sort.SUCCESS: lambda task: 2.0 if task.success is None else task.success.mean,
+        Sort.ATTEMPTS: lambda task: -task.attempts,
     }
-    return [listed[i] for i in sorted(range(len(listed)), key=keys[by].__getitem__)]
+    return sorted(listed, key=keys[by])

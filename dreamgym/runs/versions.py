@@ -23,6 +23,11 @@ _REQUIREMENT = re.compile(
 )
 
 
+def point_of(name: str | None) -> EntryPoint | None:
+    """The entry point of the environment with this name; None if there is none."""
+    return next((point for point in entry_points(group=GROUP) if point.name == name), None)
+
+
 def extra_of(point: EntryPoint) -> str | None:
     """The extra that installs what the environment needs; None if there is none."""
     distribution: Distribution | None = point.dist
@@ -50,7 +55,7 @@ def installed(packages: Iterable[str]) -> dict[str, str | None]:
 
 def version_of(spec: EnvironmentSpec) -> str | None:
     """Packages of a real environment with their versions, for the record; None if nothing is known."""
-    point = next((point for point in entry_points(group=GROUP) if point.name == spec.adapter), None)
+    point = point_of(spec.adapter)
     if point is None:
         return spec.adapter
     packages = installed(packages_of(point, spec.options))

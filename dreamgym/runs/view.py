@@ -21,20 +21,18 @@ if TYPE_CHECKING:
     from dreamgym.replay.postgres.database import Database
 
 
-@asynccontextmanager
-async def viewing(
-    folder: Path | None = None, *, port: int = 0, write: str | None = None, dsn: str | None = None
-) -> AsyncIterator[tuple[str, str]]:
-    """Serve the page on this machine. Yield its address, which contains its token, and one that works only once.
-
-    The second is for the command line of a browser, which every user of the machine can read.
+async def view_until_stopped(
+    folder: Path | None, tell: Callable[[str, str], None], *, port: int, write: str | None
+) -> None:
+    """Serve the page on this machine until SIGTERM or Ctrl-C.
 
     Args:
         folder: run folder that is shown beside the store; None: the store alone.
+        tell: is called with the page's address, which contains its token, and one that works only once. The second is
+            for the command line of a browser, which every user of the machine can read.
         port: port to listen on; 0 takes a free one.
         write: URL of a server with the same store. At this server, the page forks episodes and plays on by hand. The
             token comes from DREAMGYM_TOKEN or the URL. None: the page only reads.
-        dsn: DSN of the store; None: the embedded server.
 
     Raises:
         InvalidInput: there is no such folder, or the port is taken.
@@ -42,37 +40,26 @@ async def viewing(
     """
     from dreamgym_server.app import build_view
     from dreamgym_server.auth import read_token
-    from dreamgym_server.running import running
+    from dreamgym_server.running import running, stop_signal
     from dreamgym_server.view.answers import Answers
     from dreamgym_server.view.hand import Hand
 
+    stopped = stop_signal()
     hand = None if write is None else Hand(write, read_token(None))
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-    async with _library(folder, dsn) as library:
+    async with _library(folder) as library:
         answers = Answers(library, hand)
         async with running(build_view(answers, token, code), port=port) as url:
-            yield f"{url}/view/#token={token}", f"{url}/view/open/{code}"
+            tell(f"{url}/view/#token={token}", f"{url}/view/open/{code}")
+            await stopped.wait()
 
 
-async def view_until_stopped(
-    folder: Path | None, tell: Callable[[str, str], None], *, port: int = 0, write: str | None = None
-) -> None:
-    """Serve the page until SIGTERM or Ctrl-C. `tell` is called with the two addresses of `viewing`."""
-    from dreamgym_server.running import stop_signal
-
-    stopped = stop_signal()
-    async with viewing(folder, port=port, write=write) as addresses:
-        tell(*addresses)
-        await stopped.wait()
-
-
-async def export_view(folder: Path | None, out: Path, *, dsn: str | None = None) -> int:
+async def export_view(folder: Path | None, out: Path) -> int:
     """Write the page as files that need no server; return the number of episodes in it.
 
     Args:
         folder: run folder, which alone is exported; None: the whole store.
         out: folder for the files; an earlier export in it is replaced.
-        dsn: DSN of the store; None: the embedded server.
 
     Raises:
         InvalidInput: there is no such run folder, or `out` contains something other than an export.
@@ -86,7 +73,7 @@ async def export_view(folder: Path | None, out: Path, *, dsn: str | None = None)
     if folder is not None:
         _check_folder(folder)
         return await export(Answers(Library(folder=RunFolder(folder))), out, say)
-    async with _library(None, dsn) as library:
+    async with _library(None) as library:
         return await export(Answers(library), out, say)
 
 
@@ -96,7 +83,7 @@ def _check_folder(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def _library(folder: Path | None, dsn: str | None) -> AsyncIterator[Library]:
+async def _library(folder: Path | None) -> AsyncIterator[Library]:
     """The store and the folder, for reading. A folder is shown even if the store cannot be reached."""
     from dreamgym_server.view.folders import RunFolder
     from dreamgym_server.view.library import Library
@@ -109,7 +96,7 @@ async def _library(folder: Path | None, dsn: str | None) -> AsyncIterator[Librar
     shown = None if folder is None else RunFolder(folder)
     async with AsyncExitStack() as stack:
         try:
-            database = await stack.enter_async_context(open_database(dsn or environ.get(DSN_VARIABLE)))
+            database = await stack.enter_async_context(open_database(environ.get(DSN_VARIABLE)))
         except DreamGymError as error:
             if shown is None:
                 raise
@@ -130,7 +117,7 @@ async def _buffer(database: Database) -> PostgresBuffer | None:
     from dreamgym.replay.postgres.buffer import PostgresBuffer
 
     try:
-        encoder = load_encoder(None)
+        encoder = load_encoder()
         rows = await database.fetch("SELECT id, fingerprint FROM encoders WHERE ready", {})
     except (InvalidInput, StoreError):
         return None

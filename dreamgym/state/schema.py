@@ -65,7 +65,8 @@ class StateSchema(Frozen):
             collection = self.collections.get(name)
             if collection is None:
                 if name not in self.values:
-                    return f"/{name}: there is no such collection or value; there are {', '.join(self._names())}"
+                    known = ", ".join(sorted({*self.collections, *self.values}))
+                    return f"/{name}: there is no such collection or value; there are {known}"
                 if not _is_of(self.values[name], part):
                     return f"/{name}: expected {self.values[name]}, got {short(part)}"
             elif not isinstance(part, dict):
@@ -75,9 +76,6 @@ class StateSchema(Frozen):
                     if fault := _entity_fault(collection, identity, entity):
                         return f"/{name}/{identity}{fault}"
         return None
-
-    def _names(self) -> list[str]:
-        return sorted({*self.collections, *self.values})
 
 
 def entities(value: JsonValue, schema: StateSchema) -> Iterator[tuple[str, str, JsonObject]]:

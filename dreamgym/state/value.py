@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from dreamgym.state.changes import Operation, apply, changed_fields, difference
-from dreamgym.state.json_values import mentioned, same
+from dreamgym.state.changes import Operation, apply, changed_fields
+from dreamgym.state.json_values import as_object, mentioned, same
 from dreamgym.state.schema import StateSchema
 from dreamgym.types import JsonObject
 
@@ -56,16 +56,12 @@ class State:
 
     def collection(self, name: str) -> JsonObject:
         """Entities by their id; empty if there is no such collection."""
-        return _collection(self.content or {}, name)
+        return as_object((self.content or {}).get(name))
 
     def entity(self, name: str, identity: str) -> JsonObject | None:
         """One entity of a collection; None if there is none of this id."""
         entity = self.collection(name).get(identity)
         return entity if isinstance(entity, dict) else None
-
-    def changes(self, after: State) -> tuple[Operation, ...]:
-        """The changes to another explicit state: `self.after(self.changes(after)) == after`."""
-        return difference(self.content or {}, after.content or {})
 
     def changed_fields(self, after: State) -> frozenset[str]:
         """JSON pointers of all single fields that were added, removed or changed; a list counts as one field."""
@@ -110,26 +106,21 @@ def relevant(state: JsonObject, arguments: JsonObject, schema: StateSchema) -> J
     named = _entities_named(state, mentioned(arguments), schema)
     if not named:
         return state
-    onward = _entities_named(state, mentioned([_collection(state, name)[identity] for name, identity in named]), schema)
+    onward = _entities_named(state, mentioned([as_object(state[name])[identity] for name, identity in named]), schema)
     ids = frozenset(identity for _, identity in named)
     back = {
         (name, identity)
         for name in schema.collections
-        for identity, entity in _collection(state, name).items()
+        for identity, entity in as_object(state.get(name)).items()
         if ids & mentioned(entity)
     }
     about = named | onward | back
     part: JsonObject = {name: value for name, value in state.items() if name not in schema.collections}
     for name in schema.collections:
         if name in state:
-            part[name] = {i: entity for i, entity in _collection(state, name).items() if (name, i) in about}
+            part[name] = {i: entity for i, entity in as_object(state[name]).items() if (name, i) in about}
     return part
 
 
 def _entities_named(state: JsonObject, words: frozenset[str], schema: StateSchema) -> set[tuple[str, str]]:
-    return {(name, identity) for name in schema.collections for identity in _collection(state, name).keys() & words}
-
-
-def _collection(state: JsonObject, name: str) -> JsonObject:
-    part = state.get(name)
-    return part if isinstance(part, dict) else {}
+    return {(name, i) for name in schema.collections for i in as_object(state.get(name)).keys() & words}

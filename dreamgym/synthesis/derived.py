@@ -42,10 +42,8 @@ class DerivedField:
             return {identity: identity in passing for identity in state.collections[self.collection]}
         if not self.collection:
             return {"": self.value.value(call)}
-        of_entity = {
-            identity: call.of_entity(self.collection, identity) for identity in state.collections[self.collection]
-        }
-        return {identity: self.value.value(item) for identity, item in of_entity.items()}
+        entities = state.collections[self.collection]
+        return {identity: self.value.value(call.of_entity(self.collection, identity)) for identity in entities}
 
     def __str__(self) -> str:
         if not self.collection:

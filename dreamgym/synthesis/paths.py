@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from pydantic import JsonValue
 
@@ -173,7 +174,7 @@ class ItemFault:
         limit = int(self.other[0]) if self.kind == "below" else item.values.get(self.other)
         if not is_number(one) or not is_number(limit):
             return False
-        return one < limit if self.kind == "below" else one > limit  # type: ignore[operator]
+        return one < limit if self.kind == "below" else one > limit
 
     def __str__(self) -> str:
         return " ".join([*self.over, self.kind, *self.one, *self.other])
@@ -256,6 +257,6 @@ def rank(path: Path) -> tuple[bool, bool, int, bool, Path]:
     return path[0] == "before", by_text, len(path), path[0] not in {"arg", "new", "item"}, path
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """True if a value is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -280,7 +280,7 @@ def traits(call: Bindings) -> Iterator[tuple[Path, str]]:
     for path, value in call.values.items():
         is_own = path[0] == "arg" and len(path) == 2
         if is_own and is_number(value):
-            yield path, "positive" if value > 0 else "negative" if value < 0 else "zero"  # type: ignore[operator]
+            yield path, "positive" if value > 0 else "negative" if value < 0 else "zero"
             continue
         of_entity = path[0] == "arg" and len(path) == 4 and path[2].startswith(">") and "@" not in path[2]
         if (is_own or of_entity) and isinstance(value, str | bool | None):

@@ -225,7 +225,7 @@ class Practice:
         self._real_steps = real_steps
         self._taken = 0
         """Number of real steps taken so far by all processes."""
-        self._spec = spec
+        self.spec = spec
         self.curriculum = curriculum
         self._generator = generator
         self._settings = settings
@@ -321,7 +321,7 @@ class Practice:
         if self.spent:
             raise InvalidInput(
                 f"{self._real_steps} real steps are not enough for another update: a group of {settings.group_size} "
-                f"episodes may take {settings.group_size * self._spec.max_steps}, and {self._taken} are already used; "
+                f"episodes may take {settings.group_size * self.spec.max_steps}, and {self._taken} are already used; "
                 "raise real_steps or lower group_size"
             )
         tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
@@ -355,7 +355,7 @@ class Practice:
         """Number of groups that the remaining real steps pay for, if every episode takes all its steps."""
         if self._real_steps is None or self._where != "real":
             return self._settings.groups
-        groups = (self._real_steps - self._taken) // (self._settings.group_size * self._spec.max_steps)
+        groups = (self._real_steps - self._taken) // (self._settings.group_size * self.spec.max_steps)
         return groups - groups % self.processes.count
 
     async def _played(
@@ -389,9 +389,9 @@ class Practice:
         await buffer.add_tasks(tasks_P)
         for task, group in zip(tasks_P, groups_P, strict=True):
             valid = [reward for reward in self.rewards(group) if reward is not None]
-            await buffer.record_outcomes(self._spec.name, task.id, iteration, valid, run=self.run)
+            await buffer.record_outcomes(self.spec.name, task.id, iteration, valid, run=self.run)
         if (iteration + 1) % RETIRE_EVERY == 0:
-            await buffer.retire(self._spec.name)
+            await buffer.retire(self.spec.name)
 
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
         """Vary tasks in process 0 and give the new ones to all processes."""
@@ -400,10 +400,6 @@ class Practice:
             parents = self.curriculum.most_valuable(VARIED)
             tasks = await generator.vary(parents, seed=draw_seed(self._settings.seed, iteration, -2))
         self.curriculum.add(await asyncio.to_thread(self.processes.gather, tasks))
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        return self._spec
 
     async def rewind(self, iteration: int) -> None:
         """Cut the record and the store back to an iteration that training continues from.

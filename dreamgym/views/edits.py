@@ -56,7 +56,7 @@ class Told:
     def index(self, items: list[JsonValue], bindings: Bindings) -> int:
         """The position of the item. Raises NoPatternValue if the list has no such position."""
         value = bindings.get(self.name)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value - self.first < len(items):
+        if not is_int(value) or not 0 <= value - self.first < len(items):
             raise NoPatternValue(f"{self.name} is no position")
         return value - self.first
 
@@ -131,7 +131,7 @@ class Edit:
                 return {**value, step: self._apply(value.get(step), rest, bindings)}
             if not isinstance(value, list):
                 raise NoPatternValue("there is no list")
-            at = _index(step, value, bindings)
+            at = step[0].index(value, bindings)
             return [*value[:at], self._apply(value[at], rest, bindings), *value[at + 1 :]]
         if self.kind == "set":
             assert self.value is not None
@@ -139,7 +139,7 @@ class Edit:
         if not isinstance(value, list):
             raise NoPatternValue("there is no list")
         if self.kind == "remove":
-            at = _index(self.items, value, bindings)
+            at = self.items[0].index(value, bindings)
             return [*value[:at], *value[at + 1 :]]
         assert self.value is not None
         added = self.value.evaluate({**bindings, **_counters(value)})
@@ -240,14 +240,10 @@ def _counters(items: list[JsonValue]) -> Bindings:
     largest: dict[str, int] = {}
     for item in items:
         for name, value in item.items() if isinstance(item, dict) else ():
-            if isinstance(value, int) and not isinstance(value, bool):
+            if is_int(value):
                 largest[name] = max(value, largest.get(name, value))
     found.update((("list", "next", name), value + 1) for name, value in largest.items())
     return found
-
-
-def _index(ways: tuple[Way, ...], items: list[JsonValue], bindings: Bindings) -> int:
-    return ways[0].index(items, bindings)
 
 
 def _places(items: list[JsonValue], at: int, item: JsonValue) -> tuple[str, ...]:

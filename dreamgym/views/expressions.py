@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations, islice, product
+from typing import TypeGuard
 
 from pydantic import JsonValue
 
@@ -67,7 +68,7 @@ class Offset:
 
     def evaluate(self, bindings: Bindings) -> JsonValue:
         value = bindings.get(self.name)
-        if not isinstance(value, int) or isinstance(value, bool):
+        if not is_int(value):
             raise NoPatternValue(f"no number is bound to {self.name}")
         return value + self.plus
 
@@ -80,10 +81,10 @@ class Largest:
     two: ValueName
 
     def evaluate(self, bindings: Bindings) -> JsonValue:
-        values = [bindings.get(self.one), bindings.get(self.two)]
-        if not all(map(is_int, values)):
+        one, two = bindings.get(self.one), bindings.get(self.two)
+        if not is_int(one) or not is_int(two):
             raise NoPatternValue(f"no numbers are bound to {self.one} and {self.two}")
-        return max(value for value in values if isinstance(value, int))
+        return max(one, two)
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def leaves_of(root: str, value: JsonValue, path: ValueName = ()) -> Iterator[tup
             yield from leaves_of(root, part, (*path, str(position)))
 
 
-def is_int(value: object) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
     """True if a value is a whole number; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -164,11 +165,11 @@ def expressions_of(value: JsonValue, bindings: Bindings) -> Iterator[Expression]
     yield from (
         Slot(name) for name, bound in bindings.items() if same(bound, value) and (not is_empty or name[0] in LISTS)
     )
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_int(value):
         yield from (
             Offset(name, value - bound)
             for name, bound in bindings.items()
-            if isinstance(bound, int) and not isinstance(bound, bool) and abs(value - bound) <= 1 and name[0] == "known"
+            if is_int(bound) and abs(value - bound) <= 1 and name[0] == "known"
         )
         yield from _largest(value, bindings)
     if isinstance(value, str) and value:
@@ -178,9 +179,7 @@ def expressions_of(value: JsonValue, bindings: Bindings) -> Iterator[Expression]
 
 def _largest(value: int, bindings: Bindings) -> Iterator[Largest]:
     numbers = [
-        (name, bound)
-        for name, bound in islice(bindings.items(), MOST_NUMBERS)
-        if name[0] == "call" and isinstance(bound, int) and not isinstance(bound, bool)
+        (name, bound) for name, bound in islice(bindings.items(), MOST_NUMBERS) if name[0] == "call" and is_int(bound)
     ]
     yield from (Largest(one, two) for (one, a), (two, b) in combinations(numbers, 2) if max(a, b) == value)
 
@@ -200,7 +199,7 @@ def _texts(text: str, bindings: Bindings) -> Iterator[Words]:
         word = as_word(bound)
         if word is not None and (len(word) > 1 or word.isdigit()) and len(word) < len(text) and word in text:
             names.setdefault(word, []).append(name)
-        if name[0] == "known" and isinstance(bound, int) and not isinstance(bound, bool):
+        if name[0] == "known" and is_int(bound):
             names.setdefault(str(bound + 1), []).append(Offset(name, 1))
     if not names:
         return

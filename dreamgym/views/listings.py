@@ -117,7 +117,7 @@ def _counts(listing: ToolCall, items: list[JsonObject]) -> Iterator[tuple[ValueN
     for name, values in fields.items():
         numbers = [value for value in values if is_int(value)]
         if len(numbers) == len(values) == len(items):
-            yield ("next", listing.name, name), max(value for value in numbers if isinstance(value, int)) + 1
+            yield ("next", listing.name, name), max(numbers) + 1
         kinds = Counter(value for value in values if isinstance(value, str))
         if len(kinds) <= MOST_KINDS and len(kinds) < len(values):
             yield from ((("count", listing.name, name, kind), count) for kind, count in kinds.items())

@@ -12,7 +12,7 @@ from dreamgym.types import ToolCall
 from dreamgym.views.answers import View
 from dreamgym.views.cells import KnownCells
 from dreamgym.views.edits import Edit
-from dreamgym.views.expressions import WORLDS, Bindings, ValueName, leaves_of
+from dreamgym.views.expressions import WORLDS, Bindings, ValueName, is_int, leaves_of
 from dreamgym.views.forms import ABSENT, THERE, CallForm, FormKey
 from dreamgym.views.listings import bindings_from, identified, is_of
 from dreamgym.views.patterns import Pattern
@@ -273,8 +273,7 @@ class Rules:
         bindings = {**dict(arguments_of("call", action)), **self._counted(history, action)}
         kind = ""
         if self.database is not None:
-            written = [call.action for call in history if call.changes]
-            kind, found = self.database.bindings(written, action)
+            kind, found = self.database.bindings(_changing(history), action)
             bindings.update(found)
         elif self.cells is not None:
             bindings.update(self.cells.bindings(_changing(history), action))
@@ -300,7 +299,7 @@ class Rules:
             bindings["seen", name] = said.get(name, [])
         if before and before[-1].view is not None:
             for path, number in leaves_of("known", before[-1].view.value):
-                if isinstance(number, int) and not isinstance(number, bool):
+                if is_int(number):
                     bindings[("known", "last", *path[1:])] = number
         return bindings
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dreamgym.errors import StoreError
+from dreamgym.errors import BudgetSpent, StoreError
 from dreamgym.spans import TimedSpan, join_trace, listen
 from dreamgym_server.sessions import Episodes
 
@@ -45,7 +45,8 @@ class Metrics:
         )
         self._model_calls = Counter(
             "dreamgym_model_calls",
-            "Requests to the language model, including those of the judge: answered, cached, or failed.",
+            "Requests to the language model, including those of the judge: answered, cached, failed, or refused by the "
+            "budget.",
             ("outcome",),
             registry=registry,
         )
@@ -106,7 +107,7 @@ class Metrics:
 
     def _model_call(self, span: TimedSpan) -> None:
         if span.error is not None:
-            self._model_calls.labels("failed").inc()
+            self._model_calls.labels("refused" if isinstance(span.error, BudgetSpent) else "failed").inc()
             return
         cached = bool(span.attributes["cached"])
         self._model_calls.labels("cached" if cached else "answered").inc()

@@ -32,10 +32,11 @@ async def play(task, mcp_url, policy_url):
 '''
 
 
-@pytest.fixture
-def policy(tmp_path: Path) -> Path:
-    create_tiny_policy(read_jsonl(COIN / "trajectories.jsonl", Trajectory)[:4], tmp_path / "policy", seed=0)
-    return tmp_path / "policy"
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny") / "policy"
+    create_tiny_policy(read_jsonl(COIN / "trajectories.jsonl", Trajectory)[:4], folder, seed=0)
+    return folder
 
 
 @pytest.fixture
@@ -137,6 +138,6 @@ async def test_an_arm_that_trains_an_agent_is_measured_with_it(policy: Path, age
         arm=(Arm(name="agent", train={"agent": agent}), Arm(name="alone", train={})),
     )
     prepared = Prepared(plan, 0, tmp_path, "", load_spec("coin"), load_real("coin"))
-    played = {arm.name: await _measured(prepared, arm, tmp_path) for arm in plan.arm}
+    played = {arm.name: await _measured(prepared, arm, policy.parent) for arm in plan.arm}
     assert played["agent"].steps == 5
     assert played["alone"].steps > 5

@@ -14,7 +14,6 @@ from dreamgym.cli.app import main
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
-from dreamgym.runs.annotate import annotate as write_traces
 from dreamgym.runs.play_many import InFile
 from dreamgym.types import (
     JsonObject,
@@ -119,21 +118,6 @@ async def test_an_episode_that_fails_is_named_and_unchanged_and_a_second_run_ask
     assert code == 0
     assert "Ada" not in teacher.asked
     assert reasoning(file)["Bob"] == "Bob is known."
-
-
-async def test_with_another_file_the_recording_stays_and_traces_in_that_file_are_not_asked_again(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = file.read_bytes()
-    async with chat_server(Teacher("Bob")) as url:
-        await asyncio.to_thread(write_traces, "desk", url, out=Path("traced.jsonl"))
-    teacher = Teacher()
-    async with chat_server(teacher) as url:
-        await asyncio.to_thread(write_traces, "desk", url, out=Path("traced.jsonl"))
-    assert file.read_bytes() == before
-    assert reasoning(file.parent.parent / "traced.jsonl") == {"Ada": "Ada is known.", "Bob": "Bob is known."}
-    assert "Ada" not in teacher.asked
 
 
 async def test_with_a_useless_teacher_the_command_fails_and_changes_nothing(annotate: Command, file: Path) -> None:

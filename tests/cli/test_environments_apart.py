@@ -281,7 +281,7 @@ def test_a_deletion_that_fails_in_the_middle_deletes_nothing(dreamgym: Command, 
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("ALTER TABLE environments ADD CHECK (identity IS NOT NULL)")  # the last statement fails
     with pytest.raises(psycopg.errors.CheckViolation):
-        asyncio.run(forget("crm"))
+        asyncio.run(forget("crm", None))
     assert tables(dsn, "crm") == there
 
 

@@ -138,6 +138,11 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
             "arm 'dream': real probes choose among rates",
         ),
         ('name = "dream"', 'name = "dream"\nspoiled = "all"', "arm 'dream': spoiled: Input should be"),
+        (
+            'name = "dream"\ntrain = { steps = 3,',
+            'name = "dream"\nspoiled = "no reward"\ntrain = { against = "real",',
+            "arm 'dream': spoiled and recordings change what a dream knows.* leave them out",
+        ),
         ("title", "titel", "title"),
         ("behaviour = ", "agent = ", "agent is called behaviour now"),
         ("[[arm]]", "[[arm", "is not valid TOML"),

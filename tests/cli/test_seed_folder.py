@@ -93,7 +93,8 @@ async def test_a_recorded_folder_is_built_and_stored_and_what_is_left_out_is_nam
     assert await seed(env, path) == (
         0,
         [
-            f"{folder}: c: left out, because the tool list has no 'hidden'",
+            f"{folder}: c: left out, because the tool list has no 'hidden': record a run that lists it or, if the "
+            "server refused the call, delete the call in recordings/c.jsonl",
             f"{folder}: 1 of 2 episodes have no task: add it with `dreamgym label`, "
             "or let a model propose one with `dreamgym seed --model MODEL`",
             f"{folder}: 2 of 2 trajectories are new",

@@ -34,10 +34,11 @@ def recordings() -> list[Trajectory]:
     return [one for one in read_jsonl(COIN / "trajectories.jsonl", Trajectory) if one.success][:6]
 
 
-@pytest.fixture
-def base(recordings: list[Trajectory], tmp_path: Path) -> Path:
-    create_tiny_policy(recordings, tmp_path / "base", seed=0)
-    return tmp_path / "base"
+@pytest.fixture(scope="module")
+def base(recordings: list[Trajectory], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "base"
+    create_tiny_policy(recordings, folder, seed=0)
+    return folder
 
 
 @pytest.fixture

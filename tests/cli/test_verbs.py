@@ -118,19 +118,15 @@ def test_a_trajectory_of_another_environment_is_refused(dreamgym: Command, dsn: 
     assert "it belongs to environment 'chess', not 'coin'" in err
 
 
-def test_play_prints_an_episode_of_the_dream_with_where_each_answer_came_from(dreamgym: Command, dsn: str) -> None:
-    assert dreamgym("seed", COIN, f"{COIN}/trajectories.jsonl")[0] == 0
-    code, out, _ = dreamgym("play", COIN, "--agent", "expert", "--model", "nearest")
+def test_play_first_stores_what_is_new_in_the_folder_and_prints_an_episode_with_where_each_answer_came_from(
+    dreamgym: Command, dsn: str
+) -> None:
+    code, out, err = dreamgym("play", COIN, "--agent", "expert", "--model", "nearest")
     assert code == 0
+    assert "trajectories are new" in err
     assert "task   Search the house for the coin and take it." in out
     assert "[recorded]" in out
     assert out.splitlines()[-1].startswith("end    ")
-
-
-def test_play_first_stores_what_is_new_in_the_folder(dreamgym: Command, dsn: str) -> None:
-    code, out, err = dreamgym("play", COIN, "--agent", "expert", "--model", "nearest")
-    assert (code, "[recorded]" in out) == (0, True)
-    assert "trajectories are new" in err
 
 
 def test_play_that_fails_leaves_no_connection_open(dreamgym: Command, dsn: str) -> None:
@@ -161,12 +157,6 @@ def test_an_agent_that_asks_no_model_needs_no_endpoint_and_any_other_is_refused_
     assert dreamgym(*collect, f"{agents}:asking")[0] == 2
 
 
-def test_play_prints_an_episode_of_the_real_game(dreamgym: Command, dsn: str) -> None:
-    code, out, _ = dreamgym("play", "coin", "--agent", "expert", "--against", "real")
-    assert code == 0
-    assert "[real]" in out
-
-
 async def recordings(dsn: str) -> list[str]:
     """Ids of the stored recordings of coin."""
     store = await open_store(dsn, TrigramEncoder())
@@ -175,13 +165,14 @@ async def recordings(dsn: str) -> list[str]:
     return [one.id for one in found]
 
 
-def test_a_real_episode_is_stored_as_a_recording_only_when_told_to(
+def test_play_prints_an_episode_of_the_real_game_and_stores_it_as_a_recording_only_when_told_to(
     dreamgym: Command, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
     real = ("play", "coin", "--agent", "expert", "--against", "real")
-    code, _, err = dreamgym(*real)
+    code, out, err = dreamgym(*real)
     assert (code, err) == (0, "not stored; --store stores a real episode as a recording\n")
+    assert "[real]" in out
     assert asyncio.run(recordings(dsn)) == []
     assert dreamgym(*real, "--store")[::2] == (0, "stored as a recording\n")
     assert len(asyncio.run(recordings(dsn))) == 1

@@ -73,7 +73,6 @@ def test_a_change_leads_to_another_state_and_leaves_this_one() -> None:
     after = SHOP.after([PAY])
     assert SHOP.entity("orders", "O-1") == {"id": "O-1", "paid": False}
     assert after.entity("orders", "O-1") == {"id": "O-1", "paid": True}
-    assert SHOP.changes(after) == (PAY,)
     assert SHOP.changed_fields(after) == {"/orders/O-1/paid"}
     assert SHOP.after(()) == SHOP
     with pytest.raises(ImpossibleChange, match="O-7"):

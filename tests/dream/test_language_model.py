@@ -299,6 +299,18 @@ async def test_a_prediction_counts_the_tokens_of_all_its_questions() -> None:
     assert prediction.probabilities == {"success": 0.1}
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "tokens"), [(["yes", "no"], (222, 111)), ([verdict(accomplished=True), "yes", "no"], (2222, 1111))]
+)
+async def test_the_tokens_of_a_judge_without_a_valid_verdict_are_counted_too(
+    verdicts: list[str], tokens: tuple[int, int]
+) -> None:
+    llm = Priced([step(terminated=True, success=True), *verdicts])
+    prediction = await decided(llm, query(HOUSE, KITCHEN, act("take coin")))
+    assert prediction.provenance.open_end
+    assert (prediction.provenance.prompt_tokens, prediction.provenance.completion_tokens) == tokens
+
+
 async def test_a_model_that_loops_or_speaks_another_language_fails_clearly_after_one_more_question() -> None:
     loop = step()[:-30] + "and then the door, " * 200
     for text, reason in ((loop, "Invalid JSON"), ("我认为门会打开。", "Invalid JSON")):

@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -353,6 +354,21 @@ def test_a_full_disk_loses_nothing_that_was_spent() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert ledger.spent == before
         assert ledger.reserve(0.5)
+
+
+def test_the_ledger_of_a_killed_run_is_removed_after_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old, new = tmp_path / "dreamgym-ledger-old", tmp_path / "dreamgym-ledger-new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "ledger.json").touch()
+    with open_ledger("1 call") as running:
+        (own,) = set(tmp_path.iterdir()) - {old, new}
+        for folder in (old, own):
+            os.utime(folder, (0, 0))
+        with open_ledger("2 calls"):
+            assert (old.exists(), new.exists()) == (False, True)
+            assert running.limit == Limit(amount=1, unit="calls"), "a run that goes on keeps its ledger"
 
 
 def test_a_process_with_a_budget_of_its_own_spends_that() -> None:

@@ -6,11 +6,8 @@ import httpx
 import pytest
 from chat_tools import openai_tool
 from dreamgym_integrations.models.chat_server import Reply, chat_server
-from langchain_core.messages import AIMessageChunk
-from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
 from openai.types.chat import ChatCompletionMessageParam
-from pydantic import SecretStr
 
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.types import JsonObject, ToolCall
@@ -54,6 +51,10 @@ async def test_a_reply_reaches_the_openai_client_whole() -> None:
 
 
 async def test_a_stream_adds_up_to_the_same_reply() -> None:
+    from langchain_core.messages import AIMessageChunk
+    from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
+
     async with chat_server(scripted) as url:
         model = ChatOpenAI(model="m", base_url=url, api_key=SecretStr("none"), streaming=True, stream_usage=True)
         chunks = [chunk async for chunk in model.bind_tools([ACT]).astream("go")]

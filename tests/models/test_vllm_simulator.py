@@ -34,7 +34,7 @@ def write_model(folder: Path) -> None:
     from dreamgym_integrations.trainers.experience.tiny import create_tiny_model
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    spoken = Example(trajectory="one", messages=(), answer=string.printable)
+    spoken = Example(messages=(), answer=string.printable)
     create_tiny_model([spoken], folder, max_tokens=8192, seed=0)  # for its tokenizer
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM(

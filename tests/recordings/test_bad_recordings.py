@@ -84,7 +84,10 @@ def test_a_trajectory_with_an_unlisted_tool_is_left_out_unless_the_server_refuse
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("hidden", "it worked", x=1)
     Tape(folder, "b").hello().call("nope", "Unknown tool: nope", is_error=True).call("get", "Ada", id="x1")
-    assert build_folder(folder).messages == ("a: left out, because the tool list has no 'hidden'",)
+    assert build_folder(folder).messages == (
+        "a: left out, because the tool list has no 'hidden': record a run that lists it or, if the server refused the "
+        "call, delete the call in recordings/a.jsonl",
+    )
     assert list(trajectories(folder)) == ["crm-b"]
 
 
@@ -97,7 +100,8 @@ def test_the_newest_tool_list_of_two_versions_counts_and_runs_that_fit_it_are_ke
     assert build_folder(folder).messages == (
         "recorded with another tool list than the newest one: gone, old; gone: 'find'; a run whose calls all fit the "
         "newest list is kept",
-        "gone: left out, because the tool list has no 'find'",
+        "gone: left out, because the tool list has no 'find': record a run that lists it or, if the server refused the "
+        "call, delete the call in recordings/gone.jsonl",
     )
     assert list(trajectories(folder)) == ["crm-old", "crm-new"]
     spec = EnvironmentSpec.load(folder)

@@ -17,9 +17,7 @@ def test_a_run_becomes_a_trajectory_in_the_order_of_its_calls(tmp_path: Path) ->
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello().call("get", "Ada", id="x1").call("get", "no id", is_error=True, id="x2")
     tape.note(task="Who is x1?", task_id="who").note(answer="Ada", success=True)
-    report = build_folder(folder)
-    assert (report.runs, report.trajectories, report.calls, report.tools, report.tasks) == (1, 1, 2, 2, 1)
-    assert report.messages == ()
+    assert build_folder(folder).messages == ()
     (trajectory,) = trajectories(folder).values()
     assert (trajectory.id, trajectory.source) == ("crm-a", Source.REAL)
     assert (trajectory.answer, trajectory.final_reward) == ("Ada", 1.0)
@@ -242,11 +240,10 @@ def test_runs_with_equal_instructions_share_one_task_and_its_given_id(tmp_path: 
         Tape(folder, run).hello().call("get", id="x1").note(task="Who is x1?", **said)
     Tape(folder, "d").hello().call("get", id="x1").note(task_id="who")
     Tape(folder, "e").hello().call("get", id="x1")
-    report = build_folder(folder)
+    build_folder(folder)
     tasks = [one.task for one in trajectories(folder).values()]
     assert [task.id for task in tasks] == ["who", "who", "who", "who", "unnamed"]
     assert [task.instruction for task in tasks] == ["Who is x1?"] * 4 + [""]
-    assert (report.tasks, report.without_task) == (1, 1)
     assert [task.id for task in EnvironmentSpec.load(folder).tasks] == ["who"]
 
 

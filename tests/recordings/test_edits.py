@@ -81,7 +81,7 @@ def test_a_folder_whose_last_recording_was_deleted_loses_its_trajectories_and_ke
         recording.unlink()
     report = update_folder(folder)
     assert report is not None
-    assert (report.runs, report.trajectories, report.messages) == (0, 1, ())
+    assert report.messages == ()
     assert list(trajectories(folder)) == ["mine"]
     assert "Bob" not in (folder / "observed.json").read_text()
     assert {name for name, content in contents(folder).items() if content != before[name]} == {
@@ -101,7 +101,7 @@ def test_an_edit_a_removal_and_an_addition_stay_when_another_run_comes(folder: P
     Tape(folder, "c", at=3000).hello().call("get", "Cyd", id="x3")
     report = update_folder(folder)
     assert report is not None
-    assert (report.messages, report.trajectories) == ((), 3)
+    assert report.messages == ()
     assert list(trajectories(folder)) == ["crm-b", "crm-c", "mine"]
     assert trajectories(folder)["crm-b"].transitions[0].result.observation == "Bert"
     assert copies(folder) == []

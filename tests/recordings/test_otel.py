@@ -1,49 +1,27 @@
 """Spans of pydantic-ai and the OpenTelemetry SDK in both JSON forms, and hand-written spans for the other cases."""
 
-import asyncio
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from importer_stage import imported, only, spec, steps
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from pydantic_ai import Agent, InstrumentationSettings, ModelRetry
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from dreamgym.recordings.importers import read_file
 from dreamgym.recordings.importers.folder import defined_tools
 from dreamgym.types import JsonObject, StopReason
 
-
-def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    if any(isinstance(message, ModelResponse) for message in messages[-2:]):
-        return ModelResponse(parts=[TextPart("Mia is number 7.")])
-    calls = [ToolCallPart("find", {"name": name}, tool_call_id=f"call-{name}") for name in ("Mia", "Bob")]
-    return ModelResponse(parts=[TextPart("let me look"), *calls])
-
-
-def find(name: str) -> dict[str, int]:
-    """Find a person."""
-    if name != "Mia":
-        raise ModelRetry("no such person")
-    return {"id": 7}
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 
 def traced(*, content: bool) -> list[ReadableSpan]:
     """The spans of one real run of a pydantic-ai agent with a scripted model."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    Agent.instrument_all(InstrumentationSettings(tracer_provider=provider, include_content=content))
-    try:
-        asyncio.run(Agent(FunctionModel(scripted), name="crm", tools=[find]).run("Who is Mia?"))
-    finally:
-        Agent.instrument_all(False)
-        provider.shutdown()
-    return list(exporter.get_finished_spans())
+    from traced_pydantic_ai import traced
+
+    return traced(content=content)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from server_stage import Stage, counter_spec
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Query
 from dreamgym.dream.questions import CachedLLM, MemoryPredictions
-from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable
 from dreamgym.llm import Completion, Message, ScriptedLLM
 from dreamgym.replay.postgres import Store
 from dreamgym.types import JsonObject
@@ -27,7 +27,7 @@ AUTHORIZED = {"authorization": f"Bearer {TOKEN}"}
 
 
 class CountingLLM(ScriptedLLM):
-    """Predicts `count 1`, with 30 prompt tokens and 7 completion tokens. Fails if asked to add 13."""
+    """Predicts `count 1`, with 30 prompt tokens and 7 completion tokens. Fails for 13; the budget is spent at 14."""
 
     async def complete(
         self,
@@ -40,6 +40,8 @@ class CountingLLM(ScriptedLLM):
     ) -> Completion:
         if "13" in messages[-1].content:
             raise EnvironmentUnavailable("the endpoint is away")
+        if "14" in messages[-1].content:
+            raise BudgetSpent("the budget of 1 call is spent")
         said = {"reasoning": "", "observation": "count 1", "state": None}
         flags = {"error": False, "terminated": False, "success": False}
         return Completion(text=json.dumps({**said, **flags}), prompt_tokens=30, completion_tokens=7)
@@ -84,17 +86,18 @@ async def test_requests_to_the_model_are_counted_with_their_tokens_and_a_cached_
 ) -> None:
     model = LanguageModel(CachedLLM(CountingLLM([]), MemoryPredictions()))
     async with stage.serve(DreamWorlds(counter_spec(), model, stage.buffer)) as (_, http):
-        for n in (1, 1, 13):
+        for n in (1, 1, 13, 14):
             async with Client(await created(http)) as client:
                 await client.call_tool("add", {"n": n})
         counted = await samples(http)
     assert counted["dreamgym_model_calls_total", "answered"] == 1
     assert counted["dreamgym_model_calls_total", "cached"] == 1
     assert counted["dreamgym_model_calls_total", "failed"] == 1
+    assert counted["dreamgym_model_calls_total", "refused"] == 1
     assert counted["dreamgym_model_tokens_total", "prompt"] == 30
     assert counted["dreamgym_model_tokens_total", "completion"] == 7
     assert counted["dreamgym_model_call_seconds_count",] == 1
-    assert counted["dreamgym_tool_calls_total", "counter", "unavailable", ""] == 1
+    assert counted["dreamgym_tool_calls_total", "counter", "unavailable", ""] == 2
 
 
 async def test_the_store_s_operations_are_timed_and_their_failures_counted(store: Store) -> None:

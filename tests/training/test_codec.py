@@ -80,7 +80,7 @@ def test_a_fitted_model_reads_a_text_that_is_spelled_like_a_special_token_as_a_t
 ) -> None:
     def tokens(asked: str, said: str) -> list[int]:
         messages = (Message(role="user", content=asked),)
-        return row(TOKENIZER, Example(trajectory="one", messages=messages, answer=said)).input_ids
+        return row(TOKENIZER, Example(messages=messages, answer=said)).input_ids
 
     asked, said = ("".join(one) for one in parts)
     ids, plain = tokens(asked, said), tokens("a", "b")

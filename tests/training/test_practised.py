@@ -4,8 +4,11 @@ import pytest
 
 from dreamgym import EnvironmentSpec, Source, Task, Trajectory
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.opening import tasks_of
 from dreamgym.runs.train.run import practised
 from dreamgym.types import JsonObject, StopReason
+
+TOOL: JsonObject = {"name": "call", "inputSchema": {"type": "object"}}
 
 
 def task(name: str, start: str | None = None, **metadata: object) -> Task:
@@ -19,8 +22,7 @@ def recorded(one: Task) -> Trajectory:
 
 
 def names(*tasks: Task, recordings: tuple[Task, ...] = (), deterministic: bool = False) -> list[str]:
-    tool: JsonObject = {"name": "call", "inputSchema": {"type": "object"}}
-    spec = EnvironmentSpec(name="crm", tools_list=({"tools": [tool]},), tasks=tasks, deterministic=deterministic)
+    spec = EnvironmentSpec(name="crm", tools_list=({"tools": [TOOL]},), tasks=tasks, deterministic=deterministic)
     return [one.id for one in practised(spec, [recorded(one) for one in recordings])]
 
 
@@ -40,6 +42,25 @@ def test_tasks_of_other_splits_are_not_practised_recorded_or_not() -> None:
     others = [task(split, split=split, answers=["[1]"]) for split in ("dev", "test", "browsing")]
     train = task("train", split="train", answers=["[1]"])
     assert names(train, *others, recordings=(train, *others)) == ["train"]
+
+
+def test_a_misspelt_split_is_told_where_tasks_are_practised_and_where_they_are_tested(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    right, wrong = task("right", split="test"), task("wrong", split="tset", answers=["[1]"])
+    assert names(task("train"), wrong, recordings=(task("train"), right)) == ["train"]
+    assert capsys.readouterr().err == (
+        "tasks that belong to no split: 1, for example 'wrong': expected its metadata.split "
+        "to be train, dev, test or absent, got 'tset'\n"
+    )
+    tested = EnvironmentSpec(name="crm", tools_list=({"tools": [TOOL]},), tasks=(right, task("mine", split="Test")))
+    assert [one.id for one in tasks_of(tested, "test", None)] == ["right"]
+    assert (
+        "for example 'mine': expected its metadata.split to be train, dev, test or absent, got 'Test'"
+        in capsys.readouterr().err
+    )
+    assert [one.id for one in tasks_of(tested, "Test", None)] == ["mine"]
+    assert capsys.readouterr().err == "", "a split that was asked for is none by mistake"
 
 
 def test_tasks_that_are_all_of_another_split_are_refused_with_what_to_change() -> None:

@@ -47,9 +47,7 @@ async def made(
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
     message = Message(role="user", content=f"{PLAYED[0].model_dump_json()} 0123456789")
     folder = tmp_path_factory.mktemp("tiny")
-    create_tiny_model(
-        [Example(trajectory="x", messages=(message,), answer='{"error":false}')], folder, max_tokens=64, seed=0
-    )
+    create_tiny_model([Example(messages=(message,), answer='{"error":false}')], folder, max_tokens=64, seed=0)
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
@@ -168,7 +166,7 @@ def test_digits_are_separate_tokens_and_no_text_can_contain_a_role_token(tokeniz
 
 def test_a_tiny_model_is_small_and_has_room_for_the_wanted_number_of_tokens(tmp_path: Path) -> None:
     message = Message(role="user", content="a")
-    create_tiny_model([Example(trajectory="x", messages=(message,), answer="b")], tmp_path, max_tokens=64, seed=0)
+    create_tiny_model([Example(messages=(message,), answer="b")], tmp_path, max_tokens=64, seed=0)
     assert (tmp_path / "model.safetensors").stat().st_size < 4_000_000
     assert json.loads((tmp_path / "config.json").read_text())["max_position_embeddings"] == 64
 

@@ -8,6 +8,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 
@@ -24,9 +25,11 @@ from dreamgym.training.practice import Settings
 from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject
 
-pytest.importorskip("tinker", reason="needs the extra tinker")
-# the client leaves its connections open until the process ends
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.skipif(find_spec("tinker") is None, reason="needs the extra tinker"),
+    # the client leaves its connections open until the process ends
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 SETTINGS = Settings(steps=3, groups=2, group_size=4, probe_every=50, learning_rate=1e-2)
 
 

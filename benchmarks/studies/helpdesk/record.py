@@ -55,16 +55,16 @@ FIXES = ("restarted", "cable replaced", "settings corrected", "account unlocked"
 PEOPLE = ("ana@office.example", "bo@office.example", "cy@office.example", "gus@office.example")
 
 
-def session(number: int, seed: int, world: int = 0, length: int = SESSION_CALLS) -> Trajectory:
+def session(number: int, seed: int, world: int = 0) -> Trajectory:
     """One session, as `dreamgym record` would make it; always the same for the same arguments."""
     draw = random.Random(f"{world}/{seed}/{number}")
     desk = Desk(world)
     begin = as_text(desk.state())
     steps: list[Transition] = []
-    while len(steps) < length:
+    while len(steps) < SESSION_CALLS:
         before = desk.state()
         steps.append(_step(desk, _drawn(before, draw)))
-        if before != desk.state() and draw.random() < LOOKS and len(steps) < length:
+        if before != desk.state() and draw.random() < LOOKS and len(steps) < SESSION_CALLS:
             steps.append(_step(desk, _look(before, desk.state(), draw)))
     what = f"Session {number}: do what the helpdesk is asked, call by call."
     i = f"session-{seed}-{number}"

@@ -75,7 +75,7 @@ def of_training(runs: Sequence[Run], count: int) -> list[Run]:
     return [run for run in runs if run.task.id in kept]
 
 
-def session_runs(count: int, seed: int, worlds_: int, length: int = SESSION_CALLS) -> Iterator[Run]:
+def session_runs(count: int, seed: int, worlds_: int) -> Iterator[Run]:
     """Long sessions without a goal and without an outcome."""
     for number in range(count):
         start = number % worlds_
@@ -87,7 +87,7 @@ def session_runs(count: int, seed: int, worlds_: int, length: int = SESSION_CALL
             initial_state=worlds.text(worlds.start(start)),
             metadata={"split": "sessions"},
         )
-        yield Run(task.id, task, session(drawn, length, start), start)
+        yield Run(task.id, task, session(drawn, SESSION_CALLS, start), start)
 
 
 def prepare(folder: Path, runs: Sequence[Run], *, quiet: bool = False) -> None:

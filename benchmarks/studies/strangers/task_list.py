@@ -62,8 +62,8 @@ def _tasks(tasks: tuple[tuple[str, str], ...]) -> list[JsonValue]:
     return [{"title": title, "description": description} for title, description in tasks]
 
 
-def task(tool: str, number: int, request: str = "req-1", **others: JsonValue) -> ToolCall:
-    return call(tool, requestId=request, taskId=f"task-{number}", **others)
+def task(tool: str, number: int, **others: JsonValue) -> ToolCall:
+    return call(tool, requestId="req-1", taskId=f"task-{number}", **others)
 
 
 def upcoming(request: str = "req-1") -> ToolCall:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from dreamgym.evaluation.attacks import Attacks
@@ -121,12 +122,13 @@ class FidelityReport(Frozen):
 def worst(calls: Iterable[Compared], *, explicit: bool) -> tuple[PredictedStep, ...]:
     """The wrong predictions, the least similar first, one of each tool before a second one."""
     wrong = sorted((call for call in calls if not call.is_right), key=lambda c: (c.similarity, c.trajectory, c.step))
-    turn: dict[str, int] = {}
-    ranked: list[tuple[int, int, Compared]] = []
+    seen: Counter[str] = Counter()
+    ranked: list[tuple[int, Compared]] = []
     for call in wrong:
-        turn[call.action.name] = turn.get(call.action.name, -1) + 1
-        ranked.append((turn[call.action.name], len(ranked), call))
-    return tuple(in_short(call, explicit=explicit) for _, _, call in sorted(ranked, key=lambda r: r[:2])[:SHOWN])
+        ranked.append((seen[call.action.name], call))
+        seen[call.action.name] += 1
+    ranked.sort(key=lambda one: one[0])
+    return tuple(in_short(call, explicit=explicit) for _, call in ranked[:SHOWN])
 
 
 def in_short(call: Compared, *, explicit: bool) -> PredictedStep:

@@ -192,7 +192,7 @@ def attack_rows(one: Attacks) -> list[Row]:
         ("attack", "episodes", "rewarded", "claims taken away", "unanswered"),
         *(
             (
-                each.kind.value.replace("_", " "),
+                each.kind.value,
                 str(each.episodes),
                 rate(each.rewarded),
                 str(each.taken_away),

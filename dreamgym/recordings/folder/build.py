@@ -32,16 +32,8 @@ from dreamgym.types import Frozen, Task, Trajectory
 
 
 class FolderReport(Frozen):
-    """Counts and messages of one build."""
+    """The result of one build."""
 
-    name: str
-    runs: int
-    trajectories: int
-    calls: int
-    tools: int
-    tasks: int
-    without_task: int
-    """Number of trajectories without an instruction."""
     messages: tuple[str, ...] = ()
     """One sentence for each thing that was left out, with the reason."""
 
@@ -131,16 +123,7 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
             write_built(folder, recorded, built, tasks.all, listing)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
-    return FolderReport(
-        name=name,
-        runs=len(runs),
-        trajectories=len(trajectories),
-        calls=sum(len(trajectory.transitions) for trajectory in trajectories),
-        tools=len(tools.definitions),
-        tasks=len(tasks.all),
-        without_task=sum(not trajectory.task.instruction for trajectory in trajectories),
-        messages=tuple(messages),
-    )
+    return FolderReport(messages=tuple(messages))
 
 
 def _asked_as_edited(one: Trajectory, edited: Mapping[str, Task]) -> Trajectory:

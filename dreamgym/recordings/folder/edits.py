@@ -78,8 +78,7 @@ def made_from(folder: Path, recorded: str) -> str:
 
 def tasks_by_hand(folder: Path, listed: Iterable[Task]) -> list[Task]:
     """The tasks of tasks.jsonl that a person wrote, also as a copy of a recorded one, without its mark."""
-    last = last_built(folder)
-    given = last.tasks if last is not None else {}
+    given = (last_built(folder) or Built()).tasks
     return [
         task.model_copy(update={"metadata": {name: item for name, item in task.metadata.items() if name != RECORDED}})
         for task in listed
@@ -96,8 +95,7 @@ def edited_tasks(folder: Path, given: Iterable[Task], listed: Iterable[Task], sa
         listed: the tasks in tasks.jsonl.
         say: called with each message.
     """
-    last = last_built(folder)
-    before = last.tasks if last is not None else {}
+    before = (last_built(folder) or Built()).tasks
     now = {task.id: _digest_of_task(task) for task in given}
     edited = {
         task.id: task for task in listed if RECORDED in task.metadata and before.get(task.id) != _digest_of_task(task)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from dreamgym.state import leaves
 from dreamgym.types import JsonObject, Trajectory
 
 MAX_EXAMPLES = 5
@@ -30,8 +31,8 @@ def observed_in(trajectories: Sequence[Trajectory]) -> JsonObject:
                 key, examples = json.dumps(value, sort_keys=True), examples_of.setdefault(name, {})
                 if len(examples) < MAX_EXAMPLES and len(key) <= MAX_CHARACTERS:
                     examples.setdefault(key, value)
-            for text in _strings(action.arguments):
-                if 2 <= len(text) <= MAX_CHARACTERS and text in read:
+            for _, text in leaves(action.arguments):
+                if isinstance(text, str) and 2 <= len(text) <= MAX_CHARACTERS and text in read:
                     entities.setdefault(text)
             read += f"{transition.result.observation}\n"
     listed: dict[str, JsonValue] = {
@@ -40,14 +41,3 @@ def observed_in(trajectories: Sequence[Trajectory]) -> JsonObject:
     }
     names: list[JsonValue] = list(entities)
     return {"arguments": listed, "entities": names[:MAX_ENTITIES]}
-
-
-def _strings(value: JsonValue) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _strings(inner)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from dreamgym.state import StateSchema, as_text, entities, mentioned, shown_in
-from dreamgym.types import JsonObject, StepResult, Task, Trajectory, Transition
+from dreamgym.types import JsonObject, StepResult, Trajectory, Transition
 
 Place = tuple[str, str, str]
 """The place of a fact: collection, id, field."""
@@ -131,15 +131,12 @@ def with_inferred_states(
     doubtful: dict[str, set[Place]] = defaultdict(set)
     if deterministic:
         for episode in found:
-            world = _world(episode.trajectory.task)
+            world = episode.trajectory.task.world
             for place, value in episode.start.items():
                 if starts[world].setdefault(place, value) != value:
                     doubtful[world].add(place)
-    return [
-        episode.stated({p: v for p, v in starts[world].items() if p not in doubtful[world]})
-        for episode in found
-        for world in [_world(episode.trajectory.task)]
-    ]
+    known = {world: {p: v for p, v in start.items() if p not in doubtful[world]} for world, start in starts.items()}
+    return [episode.stated(known.get(episode.trajectory.task.world, {})) for episode in found]
 
 
 class _Episode:
@@ -176,7 +173,7 @@ class _Episode:
                     state[place] = value
         texts = [as_text(self._state(state)) for state in states]
         transitions = tuple(
-            _with_states(step, before, after) for step, before, after in zip(steps, texts, texts[1:], strict=False)
+            with_states(step, before, after) for step, before, after in zip(steps, texts, texts[1:], strict=False)
         )
         task = self.trajectory.task.model_copy(update={"initial_state": texts[0]})
         return self.trajectory.model_copy(update={"transitions": transitions, "task": task})
@@ -241,10 +238,7 @@ class _Episode:
         return {key: shown[0].value if shown else identity}
 
 
-def _with_states(transition: Transition, before: str, after: str) -> Transition:
+def with_states(transition: Transition, before: str, after: str) -> Transition:
+    """The transition between these states."""
     result = transition.result.model_copy(update={"info": {**transition.result.info, "state": after}})
     return transition.model_copy(update={"state": before, "next_state": after, "result": result})
-
-
-def _world(task: Task) -> str:
-    return task.world

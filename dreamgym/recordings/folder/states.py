@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from dreamgym.content import AFTER, BEFORE, told
 from dreamgym.recordings.folder.env_file import is_deterministic, state_in
-from dreamgym.recordings.folder.infer_states import with_inferred_states
+from dreamgym.recordings.folder.infer_states import with_inferred_states, with_states
 from dreamgym.recordings.folder.runs import Say
 from dreamgym.recordings.folder.schema import derive, fitting, follows, infer_schema, written_last
 from dreamgym.recordings.log import Exchange
 from dreamgym.state import StateSchema, as_text
-from dreamgym.types import JsonObject, Trajectory, Transition
+from dreamgym.types import JsonObject, Trajectory
 
 
 class RecordedEpisode(NamedTuple):
@@ -100,7 +100,8 @@ def stated(
 
 
 def _tells(episode: RecordedEpisode) -> bool:
-    return any(map(tells, episode.exchanges))
+    """True if an answer reports the state that its call led to."""
+    return any(told(exchange.result or {}, AFTER) is not None for exchange in episode.exchanges)
 
 
 def _telling(episodes: Iterable[RecordedEpisode], say: Say) -> list[RecordedEpisode]:
@@ -115,11 +116,6 @@ def _telling(episodes: Iterable[RecordedEpisode], say: Say) -> list[RecordedEpis
                 "set `state = false` in env.toml to ignore states"
             )
     return telling
-
-
-def tells(exchange: Exchange) -> bool:
-    """True if the answer reports the state that the call led to."""
-    return told(exchange.result or {}, AFTER) is not None
 
 
 def with_told_states(trajectory: Trajectory, exchanges: Sequence[Exchange]) -> Trajectory:
@@ -145,14 +141,11 @@ def with_told_states(trajectory: Trajectory, exchanges: Sequence[Exchange]) -> T
         if before[place] is None and transition.result.is_error:
             before[place] = after[place]
     steps = zip(trajectory.transitions, before, after, strict=True)
-    transitions = tuple(_with_states(transition, start, end) for transition, start, end in steps)
+    transitions = tuple(with_states(transition, _text(start), _text(end)) for transition, start, end in steps)
     start = transitions[0].state
     task = trajectory.task.model_copy(update={"initial_state": start}) if start else trajectory.task
     return trajectory.model_copy(update={"transitions": transitions, "task": task})
 
 
-def _with_states(transition: Transition, before: JsonObject | None, after: JsonObject | None) -> Transition:
-    state, next_state = (as_text(known) if known is not None else "" for known in (before, after))
-    info: JsonObject = {**transition.result.info, "state": next_state}
-    result = transition.result.model_copy(update={"info": info})
-    return transition.model_copy(update={"state": state, "next_state": next_state, "result": result})
+def _text(state: JsonObject | None) -> str:
+    return "" if state is None else as_text(state)

@@ -102,7 +102,10 @@ def trajectory_of(
         return None
     gone = sorted({action.name for action, result, _ in calls if not _is_known(action, result, run, tools)})
     if gone:
-        say(f"{run.id}: left out, because the tool list has no {', '.join(map(repr, gone))}")
+        say(
+            f"{run.id}: left out, because the tool list has no {', '.join(map(repr, gone))}: record a run that lists "
+            f"it or, if the server refused the call, delete the call in recordings/{run.id}.jsonl"
+        )
         return None
     answer = next((note.answer for note in reversed(run.notes) if note.answer is not None), None)
     success = next((note.success for note in reversed(run.notes) if note.success is not None), None)

@@ -55,7 +55,7 @@ def is_conversation(value: object) -> bool:
     """True if a value is a list of messages in any of the formats, rather than a list of documents."""
     if not isinstance(value, list) or not value:
         return False
-    return all(isinstance(item, dict) and (_is_message(item)) for item in value)
+    return all(isinstance(item, dict) and _is_message(item) for item in value)
 
 
 def _is_message(item: dict[str, JsonValue]) -> bool:

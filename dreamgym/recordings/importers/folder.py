@@ -37,11 +37,11 @@ def defined_tools(found: Iterable[Found]) -> tuple[list[JsonObject], dict[str, l
     """All tool definitions, the first of each name, and by name the places where a later one differs from it."""
     tools: dict[str, JsonObject] = {}
     differing: dict[str, list[str]] = {}
-    for item in found:
-        for tool in item.tools if isinstance(item, ImportedEpisode) else ():
+    for episode in (item for item in found if isinstance(item, ImportedEpisode)):
+        for tool in episode.tools:
             name = str(tool["name"])
-            if tools.setdefault(name, tool) != tool and isinstance(item, ImportedEpisode):
-                differing.setdefault(name, []).append(item.where)
+            if tools.setdefault(name, tool) != tool:
+                differing.setdefault(name, []).append(episode.where)
     return list(tools.values()), differing
 
 

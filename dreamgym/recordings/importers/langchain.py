@@ -18,8 +18,10 @@ from dreamgym.recordings.importers.messages import (
     episode_of,
     result_from,
     text_of,
+    text_or_none,
 )
 from dreamgym.recordings.importers.openai_chat import calls_of
+from dreamgym.state import as_object
 from dreamgym.types import JsonObject
 
 _ROLES = {
@@ -62,10 +64,8 @@ def _messages(value: JsonValue) -> list[JsonObject]:
 
 def _kind_and_fields(message: JsonObject) -> tuple[str, JsonObject]:
     """The message's type (human, ai, tool, …) and its fields, whichever of the three forms it has."""
-    fields = message
     if message.get("lc") == 1:
-        path, kwargs = message.get("id"), message.get("kwargs")
-        fields = kwargs if isinstance(kwargs, dict) else {}
+        path, fields = message.get("id"), as_object(message.get("kwargs"))
         kind = fields.get("type") or (path[-1] if isinstance(path, list) and path else "")
     else:
         data = message.get("data")
@@ -90,35 +90,24 @@ def _message(kind: str, fields: JsonObject) -> ChatMessage:
 
 
 def _answer(fields: JsonObject) -> ToolAnswer:
-    call_id, name, artifact = fields.get("tool_call_id"), fields.get("name"), fields.get("artifact")
-    content = fields.get("content")
-    blocks: JsonValue = content
+    content: JsonValue = fields.get("content")
     if isinstance(content, list):
-        blocks = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
+        content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
+    structured = as_object(fields.get("artifact")).get("structured_content")
     return ToolAnswer(
-        result_from(
-            blocks,
-            is_error=fields.get("status") == "error",
-            structured=artifact.get("structured_content") if isinstance(artifact, dict) else None,
-        ),
-        id=call_id if isinstance(call_id, str) else None,
-        name=name if isinstance(name, str) else None,
+        result_from(content, is_error=fields.get("status") == "error", structured=structured),
+        id=text_or_none(fields.get("tool_call_id")),
+        name=text_or_none(fields.get("name")),
     )
 
 
-def _call(call: JsonObject) -> ToolRequest:
-    call_id = call.get("id")
-    return ToolRequest(text(call.get("name")), call.get("args"), call_id if isinstance(call_id, str) else None)
+def _call(call: JsonObject, fault: str | None = None) -> ToolRequest:
+    return ToolRequest(text(call.get("name")), call.get("args"), text_or_none(call.get("id")), fault)
 
 
 def _invalid_call(call: JsonObject) -> ToolRequest:
-    call_id = call.get("id")
-    return ToolRequest(
-        text(call.get("name")),
-        call.get("args"),
-        call_id if isinstance(call_id, str) else None,
-        f"LangChain marked it invalid: {text(call.get('error')) or 'its arguments are not valid JSON'}",
-    )
+    reason = text(call.get("error")) or "its arguments are not valid JSON"
+    return _call(call, f"LangChain marked it invalid: {reason}")
 
 
 LANGCHAIN = Importer("langchain", "LangChain and LangGraph messages", matches, each(read))

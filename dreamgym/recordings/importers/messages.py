@@ -235,6 +235,11 @@ def text_of(content: object) -> str:
     return text(content)
 
 
+def text_or_none(value: object) -> str | None:
+    """A string as it is, None for everything else."""
+    return value if isinstance(value, str) else None
+
+
 def openai_tools(definitions: object) -> tuple[JsonObject, ...]:
     """Convert function definitions of chat completions, responses and OpenTelemetry to MCP tool definitions.
 

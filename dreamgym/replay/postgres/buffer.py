@@ -89,21 +89,19 @@ class PostgresBuffer:
         parameters = _parameters(retrieval, asked)
         drawn_by_world = retrieval.history is not None
         rows = await self._database.fetch(_statement(IDENTICAL, self._encoder_id, env, drawn_by_world), parameters)
-        exact = bool(rows)
-        if not rows:
+        if exact := bool(rows):
+            scores = {row[0]: EXACT_SCORE for row in rows}
+        else:
             vector = (await self._encoder.encode([asked]))[0]
-            tool = retrieval.tool and f"{retrieval.tool}{{"  # arguments follow the name directly
             similar = {
                 **parameters,
                 "state": retrieval.state,
                 "vector": HalfVector(vector),
                 "keys": SIMILAR_KEYS,
-                "tool": tool,
+                "tool": retrieval.tool and f"{retrieval.tool}{{",  # arguments follow the name directly
             }
             rows = await self._similar(env, drawn_by_world, similar, retrieval)
-        if exact:
-            scores = {row[0]: EXACT_SCORE for row in rows}
-        else:  # long texts take a while, and the event loop must stay free
+            # in a thread: long texts take a while, and the event loop must stay free
             scores = await asyncio.to_thread(_similarities, asked, rows)
         candidates = [
             Candidate(

@@ -130,8 +130,8 @@ LEFTOVERS = (
     "DELETE FROM task_outcomes WHERE env_id = %(env_id)s AND run = %(name)s AND run <> ''",
     """
     DELETE FROM watermarks
-    WHERE env_id = %(env_id)s AND starts_with(substr(name, strpos(name, ':') + 1), %(run)s || '-')
-      AND substr(name, strpos(name, ':') + length(%(run)s) + 2) ~ '^[0-9]+-'
+    WHERE env_id = %(env_id)s AND starts_with(substr(name, strpos(name, ':') + 1), %(name)s || '-')
+      AND substr(name, strpos(name, ':') + length(%(name)s) + 2) ~ '^[0-9]+-'
     """,
 )
 """Statements that delete what belongs to forgotten trajectories, or to a forgotten training run."""
@@ -211,7 +211,7 @@ async def forget(database: Database, env: str, name: str | None = None) -> Forgo
     """
     async with database.transaction() as connection:
         row = await (await connection.execute("SELECT id FROM environments WHERE name = %s", [env])).fetchone()
-        names = {"env": env, "env_id": row[0] if row else 0, "name": name, "run": name}
+        names = {"env": env, "env_id": row[0] if row else 0, "name": name}
         await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WRITE_LOCK, names["env_id"]])
         done = await (_all(connection, names) if name is None else _part(connection, names))
         if any(done.model_dump().values()):

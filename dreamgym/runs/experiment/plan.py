@@ -109,6 +109,11 @@ class Arm(Frozen):
             raise ValueError(f"arm {self.name!r}: expected behaviour or train, got both")
         if self.spoiled is not None and self.train is None:
             raise ValueError(f"arm {self.name!r}: spoiled is for an arm that trains")
+        if self.known and (self.train or {}).get("against") == "real":
+            raise ValueError(
+                f"arm {self.name!r}: spoiled and recordings change what a dream knows, and this arm trains in the real "
+                "environment: leave them out, or train it in a dream"
+            )
         if self.fit is not None and (self.train is None or "model" in self.train):
             raise ValueError(f"arm {self.name!r}: fit is for an arm that trains and names no model")
         if self.after is not None and self.train is None:

@@ -247,12 +247,12 @@ def shuffled(
 def rewarded(trajectory: Trajectory) -> list[Trajectory]:
     """Each step as an episode of its own that succeeds, so that every action has the same reward."""
 
-    def alone(number: int, step: Transition) -> Trajectory:
+    def of_step(number: int, step: Transition) -> Trajectory:
         result = step.result.model_copy(update={"reward": 1.0, "terminated": True, "truncated": False})
         update = {"id": f"{trajectory.id}-{number}", "stop_reason": StopReason.TERMINATED, "world": trajectory.world_id}
         return trajectory.model_copy(update={**update, "transitions": (step.model_copy(update={"result": result}),)})
 
-    return [alone(number, step) for number, step in enumerate(trajectory.transitions)]
+    return [of_step(number, step) for number, step in enumerate(trajectory.transitions)]
 
 
 def unrewarded(trajectory: Trajectory) -> Trajectory:

@@ -181,7 +181,7 @@ async def _dream(spec: EnvironmentSpec, config: TrainConfig, store: Store, stack
     stack.push_async_callback(model.close)
     buffer: ReplayBuffer = store.buffer
     if not model.learns_from_dreams:
-        buffer = MemoryBuffer(load_encoder(None))
+        buffer = MemoryBuffer(load_encoder())
         await buffer.add(await store.buffer.trajectories(spec.name))
     calibration = None if config.calibration is None else Calibration.load(config.calibration)
     return DreamWorlds(spec, model, buffer, without=frozenset(config.without), calibration=calibration)

@@ -37,6 +37,7 @@ from dreamgym.runs.opening import (
     Against,
     may_be_learned,
     open_store,
+    say_tasks_of_no_split,
     seeded,
     stored_trajectories,
     tasks_of,
@@ -399,6 +400,7 @@ def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Tas
     tasks = {trajectory.task.id: trajectory.task for trajectory in recorded}
     for task in unrecorded(spec):
         tasks.setdefault(task.id, task)
+    say_tasks_of_no_split(tasks.values())
     found = [task for task in tasks.values() if may_be_learned(task)]
     if tasks and not found:
         raise InvalidInput(
@@ -413,7 +415,7 @@ def _curriculum(served: _Served, settings: Settings) -> Curriculum:
     if settings.algorithm == "ppo":
         from dreamgym.curriculum.clusters import cluster_of
 
-        groups = cluster_of(served.tasks, load_encoder(None), settings.groups, seed=settings.seed)
+        groups = cluster_of(served.tasks, load_encoder(), settings.groups, seed=settings.seed)
     curriculum = Curriculum(
         served.tasks,
         share=settings.share if served.varies else 0,

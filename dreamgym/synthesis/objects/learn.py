@@ -170,17 +170,16 @@ class _ToolSearch:
         effects: Sequence[ObjectChange],
         terms: Sequence[Term],
     ) -> list[Condition]:
-        sample, against = _some(cases, SAMPLE), others
-        drawn = self._drawn
+        sample, drawn = _some(cases, SAMPLE), self._drawn
         calls = [
             *((case.before, case.arguments) for case in sample),
-            *((case.before, case.arguments) for case in against),
+            *((case.before, case.arguments) for case in others),
             *drawn,
         ]
         own = (1 << len(sample)) - 1
-        other = ((1 << len(against)) - 1) << len(sample)
-        chance = ((1 << len(drawn)) - 1) << (len(sample) + len(against))
-        changed = {_changed_field(effect) for effect in effects}
+        other = ((1 << len(others)) - 1) << len(sample)
+        chance = ((1 << len(drawn)) - 1) << (len(sample) + len(others))
+        changed = {(effect.collection, effect.field) for effect in effects}
         allowed = math.floor(EXCEPTIONS * len(sample))
         found_so_far: dict[int, Condition] = {}
         about: list[Condition] = []  # on fields that the call changes
@@ -191,14 +190,14 @@ class _ToolSearch:
                 if not is_plain and not isinstance(condition, Not | IsKnown) and holds & own:
                     halves.append((condition, holds))
                 continue
+            is_about = is_plain and _field_of(condition, self._collections) in changed
             if is_plain or isinstance(condition, Not):
-                is_about = is_plain and _field_of(condition, self._collections) in changed
                 is_shown = (other & told & ~holds).bit_count() >= SHOWN
                 if not ((is_about or is_shown) and self._is_rare(holds, (other | chance) & told, len(sample))):
                     continue
             elif not self._is_rare(holds, chance & told, len(sample)):
                 continue
-            if is_plain and isinstance(condition, Is) and _field_of(condition, self._collections) in changed:
+            if is_about and isinstance(condition, Is):
                 about.append(condition)
             else:
                 found_so_far.setdefault(holds, condition)
@@ -245,7 +244,7 @@ class _ToolSearch:
 
         for term in terms:
             if term[-1].startswith(">"):
-                yield next(both_ways(IsKnown(term), (value is not MISSING for value in values[term])))
+                yield IsKnown(term), _bits(value is not MISSING for value in values[term]), everything
         for one, other in combinations(ids, 2):
             pairs = zip(values[one], values[other], strict=True)
             yield from both_ways(Same(one, other), (isinstance(a, str) and a == b for a, b in pairs))
@@ -461,10 +460,6 @@ def _terms(cases: Sequence[ObjectCall], collections: tuple[str, ...]) -> list[Te
     """The terms that have a value in any of the calls, arguments first."""
     known = {term for case in cases for term in terms_in(case.before, case.arguments, collections)}
     return sorted(known, key=lambda term: (term[0] != "arg", len(term), term))
-
-
-def _changed_field(effect: ObjectChange) -> tuple[str, str]:
-    return effect.collection, effect.field
 
 
 def _field_of(condition: Condition, collections: tuple[str, ...]) -> tuple[str, str]:

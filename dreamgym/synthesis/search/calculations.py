@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
+from itertools import combinations
 
 from pydantic import JsonValue
 
-from dreamgym.state import same
 from dreamgym.synthesis.expressions import (
     Calculation,
     Constant,
@@ -24,6 +24,7 @@ from dreamgym.synthesis.expressions import (
     Sum,
     Variable,
     decimal,
+    gives,
 )
 from dreamgym.synthesis.paths import Bindings, Path, is_number
 from dreamgym.synthesis.search.sources import lists, related
@@ -66,13 +67,7 @@ class CalculationSearch:
         column = tuple(decimal(target) for target in targets)
         if len(set(column)) < 2:
             return None
-        for expression in self._candidates(column):
-            try:
-                if all(same(expression.value(call), t) for call, t in zip(self._calls, targets, strict=True)):
-                    return expression
-            except NoValue:
-                continue
-        return None
+        return next((one for one in self._candidates(column) if gives(one, self._calls, targets)), None)
 
     def _candidates(self, targets: Column) -> Iterator[Expression]:
         if targets in self.columns:
@@ -110,9 +105,8 @@ class CalculationSearch:
                 shared = set.intersection(*({p for p, v in item.values.items() if is_number(v)} for item in items))
                 own = sorted(path for path in shared if path[0] == "item")
                 yield from (Sum(source, Variable(path)) for path in own)
-                for number, one in enumerate(own):
-                    for other in own[number + 1 :]:
-                        yield Sum(source, Calculation("*", Variable(one), Variable(other)))
+                for one, other in combinations(own, 2):
+                    yield Sum(source, Calculation("*", Variable(one), Variable(other)))
 
     def _distinct(self, expressions: Iterable[Expression]) -> dict[Column, Expression]:
         columns: dict[Column, Expression] = {}

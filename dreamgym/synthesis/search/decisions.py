@@ -266,7 +266,7 @@ def _numbers_in_text(branch: Branch) -> Iterator[float]:
     texts = [answer.text for answer in branch.answers if answer is not None]
     for part in (part for text in texts for part in (text.parts if isinstance(text, Template) else (text,))):
         if isinstance(part, Constant) and is_number(value := loaded(part.text)):
-            yield value  # type: ignore[misc]
+            yield value
 
 
 def _marks(calls: Sequence[Bindings], paths: Sequence[Path]) -> Iterator[Question]:
@@ -313,7 +313,7 @@ def _cuts(one: Expression, calls: Sequence[Bindings], outcomes: Sequence[int]) -
             value = one.value(call)
         except NoValue:
             continue
-        if isinstance(value, int | float) and is_number(value):
+        if is_number(value):
             values.append((value, outcome))
     values.sort()
     cuts = [(low, high) for (low, a), (high, b) in pairwise(values) if low < high and a != b]

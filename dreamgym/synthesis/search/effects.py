@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from dreamgym.state import StateSchema, difference, unescaped
+from dreamgym.state import StateSchema, as_object, difference, unescaped
 from dreamgym.synthesis.expressions import Calculation, Constant, Expression, Source, decimal
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, Path, is_number, rank
@@ -70,8 +70,7 @@ def changes_between(
             old.update({name: before[name]} if name in before else {})
             new.update({name: after[name]} if name in after else {})
             continue
-        ours, theirs = before.get(name), after.get(name)
-        ours, theirs = ours if isinstance(ours, dict) else {}, theirs if isinstance(theirs, dict) else {}
+        ours, theirs = as_object(before.get(name)), as_object(after.get(name))
         old[name] = {i: entity for i, entity in ours.items() if i not in theirs or theirs[i] != entity}
         new[name] = {i: entity for i, entity in theirs.items() if i not in ours or ours[i] != entity}
     changes: Changes = {}

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from pydantic import JsonValue
 
@@ -60,12 +61,7 @@ def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NA
                 values = [_scalar(call.values[path]) for call in calls]
                 if any(value is not None and value in there for value, there in zip(values, known, strict=True)):
                     matching.append(Filter(field, "is", path))
-        pairs = [
-            (one, other)
-            for number, one in enumerate(matching)
-            for other in matching[number + 1 :]
-            if one.field != other.field
-        ]
+        pairs = [(one, other) for one, other in combinations(matching, 2) if one.field != other.field]
         every: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs]
         # values in the call itself are likelier than values of entities that it leads to
         narrowed = sorted(
@@ -206,7 +202,7 @@ def fields_of(collections: Sequence[Mapping[str, JsonObject]]) -> list[str]:
 
 
 def _scalar(value: JsonValue) -> str | int | float | None:
-    return value if isinstance(value, str) or is_number(value) else None  # type: ignore[return-value]
+    return value if isinstance(value, str) or is_number(value) else None
 
 
 def _begins_with(text: str, identity: str) -> bool:

@@ -450,11 +450,9 @@ def _names(refusal: Refused, parameter: str) -> bool:
 def _is_too_long(refusal: Refused) -> bool:
     """True if a refusal may be about the requested number of tokens, and not about the parameter itself."""
     said = str(refusal)
-    return (
-        re.search(r"token|context", said, re.IGNORECASE) is not None
-        and re.search(r"unsupported|unrecognized|unknown|not supported|not permitted|extra", said, re.IGNORECASE)
-        is None
-    )
+    if re.search(r"unsupported|unrecognized|unknown|not supported|not permitted|extra", said, re.IGNORECASE):
+        return False
+    return re.search(r"token|context", said, re.IGNORECASE) is not None
 
 
 def _is_about_schema(refusal: Refused) -> bool:

@@ -242,10 +242,7 @@ class Limiter:
             at_once: number of questions that are asked at the same time.
         """
         unlimited_s = calls * self._latency_s / max(1.0, min(at_once, self._places))
-        by_limits_s = max(
-            calls / self._paces["requests"].per_s,
-            calls * tokens_each / self._paces["tokens"].per_s,
-        )
+        by_limits_s = max(calls / self._paces["requests"].per_s, calls * tokens_each / self._paces["tokens"].per_s)
         measured = self._measured.per_s()
         if measured is None:
             return max(unlimited_s, by_limits_s)
@@ -320,11 +317,9 @@ def limit_of(message: str) -> Limit:
     """The kind of limit that a refusal is about, found by its words; requests if none match."""
     if re.search(r"concurren|at once|in flight|simultaneous|parallel", message, re.IGNORECASE):
         return "places"
-    return (
-        "tokens"
-        if re.search(r"\btokens? per|\bTPM\b|token.{0,20}limit|token.{0,20}quota", message, re.I)
-        else "requests"
-    )
+    if re.search(r"\btokens? per|\bTPM\b|token.{0,20}limit|token.{0,20}quota", message, re.IGNORECASE):
+        return "tokens"
+    return "requests"
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -202,11 +202,11 @@ class _LlamaWriter:
             if self._left <= 0:
                 break
             token = int(self._llama.sample(temp=self._temperature))
-            piece = self._llama.detokenize([token])
-            if token in self._ends or (stop is not None and stop in piece):
-                return (written + (piece.partition(stop)[0] if stop and stop in piece else b"")).decode(
-                    errors="replace"
-                )
+            piece: bytes = self._llama.detokenize([token])
+            if stop is not None and stop in piece:
+                return (written + piece.partition(stop)[0]).decode(errors="replace")
+            if token in self._ends:
+                return written.decode(errors="replace")
             written += piece
             self.log_probability += self._log_probability(token)
             self._llama.eval([token])

@@ -114,11 +114,9 @@ def _written(value: JsonValue) -> str:
         return "yes" if value else "no"
     if value is None:
         return "-"
-    return (
-        value.replace("\\", "\\\\").replace("\n", "\\n")
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False)
-    )
+    if isinstance(value, str):
+        return value.replace("\\", "\\\\").replace("\n", "\\n")
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _unescaped(text: str) -> str:

@@ -312,9 +312,8 @@ def plain_call(headers: Mapping[str, str], body: bytes) -> JSONRPCRequest | None
     if not is_newest or not is_json:
         return None
     try:
-        decoded = from_json(
-            body
-        )  # a quarter of the time of `json`; text that only `json` accepts, such as a lone surrogate, is for the SDK
+        # a quarter of the time of `json`. Text that only `json` accepts, such as a lone surrogate, is for the SDK
+        decoded = from_json(body)
         call = JSONRPCRequest.model_validate(decoded)
         verdict = classify_inbound_request(decoded, headers=headers)
         if call.method != "tools/call" or isinstance(verdict, InboundLadderRejection):
@@ -360,12 +359,8 @@ def questions(result: StepResult, params: Mapping[str, Any], version: str) -> Js
     asks = result.info.get("asks")
     if not isinstance(asks, dict):
         return None
-    requests = asks.get("inputRequests")
-    wanted = (
-        {key: request for key, request in requests.items() if isinstance(request, dict)}
-        if isinstance(requests, dict)
-        else {}
-    )
+    requests = as_object(asks.get("inputRequests"))
+    wanted = {key: request for key, request in requests.items() if isinstance(request, dict)}
     methods = {key: str(request.get("method")) for key, request in wanted.items()}
     needed = {key: _CAPABILITY.get(method, method) for key, method in methods.items()}
     if version in HANDSHAKE_PROTOCOL_VERSIONS:

@@ -25,7 +25,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from dreamgym.content import tool_result
 from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownEpisode
-from dreamgym.replay.episode_store import Episode
 from dreamgym.spans import TimedSpan
 from dreamgym.types import Frozen, JsonObject, StopReason, ToolCall
 from dreamgym_server.archive import trajectory_of
@@ -171,12 +170,11 @@ class OpenEnvDoor:
             calling.note(**outcome_of(answer))
             return answer
 
-    async def _close(self, env: str, session: str) -> Episode | None:
+    async def _close(self, env: str, session: str) -> None:
         """End the episode of the session, if it has one."""
         self._unused.pop(session, None)
         with suppress(UnknownEpisode):
-            return await self._episodes.finish(env, self._episode_of.pop(session, session), StopReason.CLOSED)
-        return None
+            await self._episodes.finish(env, self._episode_of.pop(session, session), StopReason.CLOSED)
 
     async def _rpc(self, request: Request) -> Response:
         rpc_id: str | int | None = None

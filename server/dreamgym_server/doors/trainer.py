@@ -46,7 +46,7 @@ Body = TypeVar("Body", bound=BaseModel)
 class TrainerDoor:
     """The routes below `/envs`, except those of MCP."""
 
-    def __init__(self, episodes: Episodes, keys: Keys | None = None) -> None:
+    def __init__(self, episodes: Episodes, keys: Keys | None) -> None:
         self._episodes = episodes
         self._keys = keys
 

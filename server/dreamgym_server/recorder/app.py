@@ -21,7 +21,6 @@ from dreamgym.errors import DreamGymError, InvalidInput, StoreError
 from dreamgym.types import Frozen
 from dreamgym_server.auth import Guard, Keys
 from dreamgym_server.connections import BoundedBody
-from dreamgym_server.doors.trainer import refuse
 from dreamgym_server.recorder.runs import RUN_HEADER, Runs, checked
 from dreamgym_server.recorder.writer import StderrLine, Tape
 
@@ -142,6 +141,11 @@ class ControlDoor:
         return JSONResponse({"run": run, "mcp_url": url, "calls": calls, "finished": finished})
 
 
+async def _refuse(request: Request, error: Exception) -> Response:
+    """400 for a request that the sender must change, 503 if the recorder cannot write."""
+    return JSONResponse({"error": str(error)}, 400 if isinstance(error, InvalidInput) else 503)
+
+
 async def _gone(request: Request, error: Exception) -> Response:
     """A response for a client that has left; nobody reads it."""
     return Response(status_code=400)
@@ -174,6 +178,6 @@ def create_app(
             *ControlDoor(upstream, runs, tape, build).routes(),
         ],
         middleware=[Middleware(Guard, keys=Keys(token) if token else None, hosts=hosts)],
-        exception_handlers={DreamGymError: refuse, ClientDisconnect: _gone},
+        exception_handlers={DreamGymError: _refuse, ClientDisconnect: _gone},
         lifespan=lifespan,
     )

@@ -190,9 +190,9 @@ class _Visit:
         self.began = time.time()
         self.is_open = False
         """True if the response has begun."""
-        self.has_session = b"mcp-session-id" in dict(scope["headers"])
-        self._tape, self._run, self._id, self._anonymous = tape, run, id_, anonymous
         headers = dict(scope["headers"])
+        self.has_session = b"mcp-session-id" in headers
+        self._tape, self._run, self._id, self._anonymous = tape, run, id_, anonymous
         self._session = _session(headers.get(b"mcp-session-id"), anonymous)
         version = headers.get(b"mcp-protocol-version")
         self._protocol = version.decode("latin-1") if version else None
@@ -231,19 +231,8 @@ class _Visit:
         self._tape.put(Ended(self._run, self._id, reason, time.time()))
 
     def _put(self, payload: bytes, form: Form, *, from_agent: bool = False) -> None:
-        self._tape.put(
-            Heard(
-                self._run,
-                self._session,
-                self._id,
-                from_agent,
-                form,
-                payload,
-                time.time(),
-                self._protocol,
-                self._status,
-            )
-        )
+        source = (self._run, self._session, self._id)
+        self._tape.put(Heard(*source, from_agent, form, payload, time.time(), self._protocol, self._status))
 
 
 async def _stream(visit: _Visit, response: aiohttp.ClientResponse, send: Send) -> None:

@@ -22,14 +22,10 @@ from dreamgym.recordings.folder.env_file import real_in
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import JsonObject
 from dreamgym_server.auth import LOOPBACK, TOKEN_VARIABLE
-from dreamgym_server.recorder.app import Upstream, create_app
-from dreamgym_server.recorder.http_to_http import ReverseProxy
-from dreamgym_server.recorder.http_to_stdio import Bridge
 from dreamgym_server.recorder.runs import Runs, checked, new_run
 from dreamgym_server.recorder.secret_sources import MIN_LENGTH, secrets_of_environment, secrets_of_url
 from dreamgym_server.recorder.stdio_to_stdio import pump
 from dreamgym_server.recorder.writer import Tape, append_event
-from dreamgym_server.running import bound, running, stop_signal
 
 
 class Recording:
@@ -106,6 +102,12 @@ class Recording:
         self, *, host: str, port: int, token: str | None, allowed_hosts: Iterable[str], idle_s: float
     ) -> int:
         """Serve agents over HTTP until Ctrl-C or SIGTERM; return the exit code."""
+        # the packages of HTTP, which stdio does not need, take a quarter of the time of a start
+        from dreamgym_server.recorder.app import Upstream, create_app
+        from dreamgym_server.recorder.http_to_http import ReverseProxy
+        from dreamgym_server.recorder.http_to_stdio import Bridge
+        from dreamgym_server.running import bound, running, stop_signal
+
         bound(host, port).close()  # a port in use must not leave a new folder behind
         self._start()
         upstream: Upstream

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -146,16 +146,16 @@ class Tape:
         self._queue.put(Noted({"kind": "note", "run": run, **said, "at": time.time()}, written))
         return written
 
-    def flush(self, limit_s: float = 60) -> bool:
-        """Wait until everything so far is on disk; return False if that takes longer than `limit_s`."""
+    def flush(self) -> bool:
+        """Wait until everything so far is on disk; return False if that takes longer than a minute."""
         reached = threading.Event()
         self._queue.put(Waited(reached))
-        return not self._thread.is_alive() or reached.wait(limit_s)
+        return not self._thread.is_alive() or reached.wait(60)
 
-    def close(self, reason: str = "the recording was ended", limit_s: float = 60) -> Summary:
+    def close(self, limit_s: float = 60) -> Summary:
         """Write the rest of the queue and end. What is not written within `limit_s` is a loss. May be called twice."""
         if self._thread.is_alive():
-            self._queue.put(Ended("", "", reason, time.time()))
+            self._queue.put(Ended("", "", "the recording was ended", time.time()))
             self._queue.put(None)
             self._thread.join(limit_s)
             if self._thread.is_alive():
@@ -193,8 +193,7 @@ class Tape:
                 with self._counting:
                     self._waiting -= len(item.payload)
         elif isinstance(item, Ended):
-            ends = self._tap.end(item) if item.scope else self._tap.unanswered(item.reason, item.at)
-            self._record(ends)
+            self._record(self._tap.end(item) if item.scope else self._tap.unanswered(item.reason, item.at))
         elif isinstance(item, Known):
             self._late = [*self._late, *self._redactor.know(item.values)][-MAX_LEARNED:]
         elif isinstance(item, StderrLine):
@@ -252,7 +251,7 @@ class Tape:
             os.close(file)
         self._files.clear()
 
-    def _record(self, events: Iterable[JsonObject] | Iterator[JsonObject]) -> bool:
+    def _record(self, events: Iterable[JsonObject]) -> bool:
         """Redact and write events; False if one of them could not be written."""
         all_written = True
         for event in events:

@@ -75,8 +75,7 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
     for many, one_of_them in (("runs", "run"), ("reports", "report")):
         some = await answers.by_name()[many]({})
         shared[asked(many, {})] = some
-        names = [str(each["name"]) for each in objects(some[many])]
-        for name in names:
+        for name in (str(each["name"]) for each in objects(some[many])):
             shared[asked(one_of_them, {"name": name})] = await answers.by_name()[one_of_them]({"name": name})
     async for question, answer in _of_buffer(answers, about):
         shared[question] = answer
@@ -165,8 +164,7 @@ async def _episodes(answers: Answers, about: JsonObject) -> AsyncIterator[JsonOb
         after: str | None = ""
         while after is not None:
             page = await answers.episodes({"place": place, "after": after, "limit": str(MOST)})
-            for one in page["episodes"] if isinstance(page["episodes"], list) else ():
-                assert isinstance(one, dict)
+            for one in objects(page["episodes"]):
                 yield one
             after = None if page["next"] is None else str(page["next"])
 
@@ -190,11 +188,10 @@ async def _of_episode(
         window = {**name, "first": str(first)}
         page = await answers.steps(window)
         yield asked("steps", window), page
-        for step in page["steps"] if isinstance(page["steps"], list) else ():
-            assert isinstance(step, dict)
-            if step["retrieved"]:
-                assert isinstance(step["retrieved"], list)
-                wanted = {"env": str(one["env"]), "ids": ",".join(map(str, step["retrieved"]))}
+        for step in objects(page["steps"]):
+            retrieved = step["retrieved"]
+            if isinstance(retrieved, list) and retrieved:
+                wanted = {"env": str(one["env"]), "ids": ",".join(map(str, retrieved))}
                 yield asked("recorded", wanted), await answers.recorded(wanted)
             if _is_cut(step):
                 which = {**name, "step": str(step["step"])}

@@ -15,7 +15,7 @@ from dreamgym.replay.listing import EpisodeFilter
 from dreamgym.replay.postgres.coverage import ACTIONS, FEW_TOOLS, STATES, CoverageMap, ToolCoverage
 from dreamgym.replay.postgres.listing import Recorded
 from dreamgym.replay.postgres.search import FOUND, LOOKED, Found
-from dreamgym.types import Source, ToolCall, Trajectory
+from dreamgym.types import Source
 from dreamgym_server.view.folders import EpisodeFile, RunFolder
 from dreamgym_server.view.parameters import whole
 
@@ -92,19 +92,14 @@ def _keys(files: list[EpisodeFile], env: str) -> dict[tuple[str, str, str], bool
             if one.task.env != env:
                 continue
             is_recorded = one.source is not Source.SYNTHETIC
-            for state, action in _calls(file, one.id):
-                key = (state, action.name, action.canonical())
+            try:
+                steps = file.trajectory(one.id).transitions
+            except UnknownEpisode:  # the file was changed meanwhile
+                continue
+            for step in steps:
+                key = (step.state, step.action.name, step.action.canonical())
                 found[key] = found.get(key, False) or is_recorded
     return found
-
-
-def _calls(file: EpisodeFile, episode: str) -> Iterator[tuple[str, ToolCall]]:
-    try:
-        trajectory: Trajectory = file.trajectory(episode)
-    except (OSError, UnknownEpisode):  # the file was changed meanwhile
-        return
-    for step in trajectory.transitions:
-        yield step.state, step.action
 
 
 def _map_of(keys: dict[tuple[str, str, str], bool]) -> CoverageMap | None:

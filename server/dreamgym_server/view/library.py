@@ -80,9 +80,8 @@ class Library:
         """Number of the first call, counted from 1, at which two episodes differ; None: they are the same."""
         first, window = 1, FIRST_WINDOW
         if self.store is not None and one.place == other.place == PLACE:
-            first += await StoredPairs(self.store.database).alike(
-                one.id, other.id
-            )  # so that most of two long episodes need not be read
+            # so that most of two long episodes need not be read
+            first += await StoredPairs(self.store.database).alike(one.id, other.id)
         while first <= max(one.outcome.steps, other.outcome.steps):
             sides = [await self.steps(each.place, each.id, first, window) for each in (one, other)]
             found = parting(paired_calls(*sides))

@@ -156,8 +156,9 @@ def _shown_state(step: Transition, most: int | None) -> JsonObject:
     if step.state == step.next_state:
         return {"kind": "same"}
     if before is None or after is None:
-        answered = step.next_state == step.result.observation
-        return {"kind": "answer"} if answered else {"kind": "text", **_both(step.state, step.next_state, most)}
+        if step.next_state == step.result.observation:
+            return {"kind": "answer"}
+        return {"kind": "text", "before": cut(step.state, most), "after": cut(step.next_state, most)}
     ours, theirs = dict(fields(before)), dict(fields(after))
     paths = sorted(changed_fields(before, after))
     shown = paths if most is None else paths[:CHANGES]
@@ -170,10 +171,6 @@ def _shown_state(step: Transition, most: int | None) -> JsonObject:
         for path in shown
     ]
     return {"kind": "fields", "changes": changes, "changed": len(paths)}
-
-
-def _both(before: str, after: str, most: int | None) -> JsonObject:
-    return {"before": cut(before, most), "after": cut(after, most)}
 
 
 @lru_cache

@@ -107,7 +107,7 @@ def _value(task: str, evidence: Evidence) -> TaskValue | None:
 
 
 def _runs(folder: RunFolder) -> dict[str, Path]:
-    return {path.parent.relative_to(folder.folder).as_posix(): path.parent for path in folder.files(METRICS)}
+    return {folder.place_of(path): path.parent for path in folder.files(METRICS)}
 
 
 def _newest(run: Path) -> Path | None:

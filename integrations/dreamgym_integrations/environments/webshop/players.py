@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 
 from dreamgym.environment import Behaviour, Environment
@@ -117,21 +118,13 @@ class Customer:
 def behaviours(goal_of: Callable[[str], Goal]) -> Mapping[str, Behaviour]:
     """The behaviours by name; `goal_of` finds the goal by its instruction."""
 
-    async def visit(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
-        await play(start, environment, random, good, slips, Customer.expert)
-
-    async def shop(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
-        await play(start, environment, random, good, slips, Customer.shopper)
-
-    async def by_rule(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
-        await play(start, environment, random, good, slips, Customer.rule)
-
     async def play(
         start: StepResult,
         environment: Environment,
         random: Random,
         good: float,
         slips: float,
+        *,
         best: Callable[[Customer], ToolCall],
     ) -> None:
         customer, result = Customer(goal_of(start.observation.split(JOINT)[2]), random), start
@@ -140,6 +133,9 @@ def behaviours(goal_of: Callable[[str], Goal]) -> Mapping[str, Behaviour]:
             call = best(customer) if random.random() < good else customer.random(slips)
             result = await environment.step(call)
 
+    visit = partial(play, best=Customer.expert)
+    shop = partial(play, best=Customer.shopper)
+    by_rule = partial(play, best=Customer.rule)
     return {
         "rule": graded(by_rule, 1.0),
         "rule_50": graded(by_rule, 0.5, IMPOSSIBLE_SHARE),

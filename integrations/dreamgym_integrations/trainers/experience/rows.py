@@ -32,7 +32,6 @@ IGNORED = -100
 class Example(Frozen):
     """One recorded transition as a question and its answer."""
 
-    trajectory: str
     messages: tuple[Message, ...]
     answer: str
 
@@ -111,7 +110,6 @@ async def examples(
                 continue
             query = asked.query.model_copy(update={"without": without})
             yield Example(
-                trajectory=trajectory.id,
                 messages=tuple(step_messages(query, form="fitted")),
                 answer=answer_text(query, transition),
             )

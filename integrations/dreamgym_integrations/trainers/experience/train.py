@@ -99,11 +99,15 @@ def _config(work: Path, settings: FitSettings) -> SFTConfig:
         )
     micro = next(size for size in range(min(settings.micro_batch, share), 0, -1) if share % size == 0)
     every = max(1, settings.steps // EVALUATIONS)
-    common = base_options(
-        work / "checkpoints", steps=settings.steps, learning_rate=settings.learning_rate, seed=settings.seed
-    )
     return SFTConfig(
-        **common | {"bf16": gpu, "activation_checkpointing": gpu},
+        **base_options(
+            work / "checkpoints",
+            steps=settings.steps,
+            learning_rate=settings.learning_rate,
+            seed=settings.seed,
+            bf16=gpu,
+            gradient_checkpointing=gpu,
+        ),
         per_device_train_batch_size=micro,
         per_device_eval_batch_size=micro,
         gradient_accumulation_steps=share // micro,

@@ -64,7 +64,7 @@ def of_practice(base: Path, settings: Settings, *, processes: int = 1) -> Memory
     config = AutoConfig.from_pretrained(base)
     passes = settings.accumulate * (settings.ppo.mini_batches if settings.algorithm == "ppo" else 1)
     rows = settings.groups * settings.group_size // (processes * passes)
-    learned = 0 if isinstance(config, PointerConfig) else rows * (settings.episode_tokens or episode_limit(config))
+    learned = rows * (settings.episode_tokens or episode_limit(config))
     return _estimate(config, settings, learned=learned, sampled=passes * learned)
 
 

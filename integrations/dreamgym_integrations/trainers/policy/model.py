@@ -98,7 +98,7 @@ class ChatCodec:
 
     def conversation(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> list[int]:
         """The tokens of a whole conversation, up to where the policy speaks next. Raises InvalidInput."""
-        return self._ids(self._render(messages, tools))
+        return self._plain.ids(self._render(messages, tools))
 
     def added(self, messages: Sequence[JsonObject], *, ended: bool) -> list[int]:
         """The tokens of the messages since the policy's last turn, up to where it speaks again.
@@ -119,7 +119,7 @@ class ChatCodec:
                     "a policy whose turns end with it"
                 )
             after = after[after.index(end) :]
-        ids = self._ids(after)
+        ids = self._plain.ids(after)
         return ids[1:] if ended and ids[:1] == [self._eos] else ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -132,7 +132,7 @@ class ChatCodec:
 
     def answer(self, text: str) -> list[int]:
         """The ids of a whole answer with its end token, for supervised training."""
-        return [*self._ids(self._plain.broken(text)), self._eos]
+        return [*self._plain.ids(self._plain.broken(text)), self._eos]
 
     def _render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> str:
         """The text of the template, in which only the template itself has special tokens."""
@@ -144,9 +144,6 @@ class ChatCodec:
         except (TemplateError, TypeError) as error:
             raise InvalidInput(f"the policy's chat template cannot render this conversation: {error}") from error
         return cast("str", text)
-
-    def _ids(self, text: str) -> list[int]:
-        return self._plain.ids(text)
 
 
 class ChatTalk:
