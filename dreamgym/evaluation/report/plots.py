@@ -109,7 +109,7 @@ def _reliability(axes: Any, measured: Sequence[SettingReport]) -> None:
             label=str(one.setting),
         )
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="share of right predictions")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
 
 
 def _players(axes: Any, measured: Sequence[SettingReport]) -> None:
@@ -140,7 +140,7 @@ def _players(axes: Any, measured: Sequence[SettingReport]) -> None:
                 fontsize=7,
             )
     axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="success in reality", ylabel="success in the dream")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
 
 
 def _errors(rates: Sequence[Rate]) -> list[list[float]]:
