@@ -32,6 +32,13 @@ def test_a_folder_of_another_environment_is_refused_and_left_alone(tmp_path: Pat
     assert (folder / "env.toml").read_bytes() == before
 
 
+def test_an_env_toml_that_is_nested_too_deeply_is_refused_with_its_path(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    (folder / "env.toml").write_text(f"name = 'crm'\nx = {'[' * 5000}{']' * 5000}\n")
+    with pytest.raises(InvalidInput, match=r"env\.toml: maximum recursion depth"):
+        start_folder(folder, "crm", {})
+
+
 @pytest.mark.parametrize("name", ["", "CRM", "a b", "../x", "crm\n"])
 def test_an_invalid_name_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="expected lower-case letters"):
