@@ -102,7 +102,7 @@ class Recording:
         self, *, host: str, port: int, token: str | None, allowed_hosts: Iterable[str], idle_s: float
     ) -> int:
         """Serve agents over HTTP until Ctrl-C or SIGTERM; return the exit code."""
-        # the packages of HTTP, which stdio does not need, take a quarter of the time of a start
+        # imported here, because over stdio nobody needs the packages of HTTP
         from dreamgym_server.recorder.app import Upstream, create_app
         from dreamgym_server.recorder.http_to_http import ReverseProxy
         from dreamgym_server.recorder.http_to_stdio import Bridge
