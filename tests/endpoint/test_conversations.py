@@ -61,11 +61,12 @@ class Talk:
         self.messages += messages
 
 
+# U+FDD0 belongs to no text: `PlainText` drops it
 turns = st.lists(
     st.tuples(
         st.sampled_from(["", "I add. ", "no call: "]),
         st.booleans(),
-        st.lists(st.text(st.characters(codec="utf-8", exclude_characters="<\ufffc"), max_size=10), max_size=2),
+        st.lists(st.text(st.characters(codec="utf-8", exclude_characters="<\ufffc\ufdd0"), max_size=10), max_size=2),
         st.booleans(),
     ),
     min_size=1,

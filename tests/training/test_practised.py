@@ -51,7 +51,7 @@ def test_a_misspelt_split_is_told_where_tasks_are_practised_and_where_they_are_t
     assert names(task("train"), wrong, recordings=(task("train"), right)) == ["train"]
     assert capsys.readouterr().err == (
         "tasks that belong to no split: 1, for example 'wrong': expected its metadata.split "
-        "to be train, dev, test or absent, got 'tset'\n"
+        "to be train, dev, test or absent, got 'tset'; they are neither trained nor tested on\n"
     )
     tested = EnvironmentSpec(name="crm", tools_list=({"tools": [TOOL]},), tasks=(right, task("mine", split="Test")))
     assert [one.id for one in tasks_of(tested, "test", None)] == ["right"]
