@@ -22,7 +22,7 @@ from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
 from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader, learn_forms
 from dreamgym_integrations.trainers.policy.scratch import create_policy
 from dreamgym_integrations.trainers.policy.sft import clone, rows_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from lamp_runs import broken_after, same, trained, weights
 from safetensors.torch import load_file
@@ -125,6 +125,10 @@ CHANGE = st.tuples(st.just("shelves"), st.sampled_from(["s1", "s2", "s3"]), SHEL
 
 
 @given(changes=st.lists(CHANGE, max_size=8), at=st.sampled_from([None, "s1", "g1"]))
+@example(
+    changes=[*(("shelves", one, None) for one in ("s1", "s2", "s3")), ("goods", "g1", None), ("goods", "g2", None)],
+    at="s1",
+)
 def test_a_state_is_mapped_as_if_it_were_the_first_of_its_episode(changes: list[Any], at: str | None) -> None:
     schema = StateMap(SHOP, marks=True)
     episode, state = schema.episode("Buy green tea."), {**STATE, "at": at}

@@ -153,7 +153,7 @@ class EpisodeMap:
                 if isinstance(entity, dict) and identity not in collections:
                     collections[identity], entities[identity] = name, entity
         if [*collections.items()] != [*self._collections.items()]:  # what is an id decides how the others are read
-            self._collections, self._read = collections, {}
+            self._collections, self._read, self._alone = collections, {}, {}
         replaced = {
             identity: entity
             for identity, entity in entities.items()
