@@ -58,7 +58,7 @@ def evaluate(
     typer.echo(f"success {result.success} over {result.success.n} episodes of {env} ({against}, {split})")
     typer.echo(f"refused actions {result.refused_share:.1%}, steps per episode {result.mean_steps:.1f}")
     if result.failed:
-        typer.echo(f"{result.failed} episodes failed because of the environment and are not counted")
+        typer.echo(f"{result.failed} episodes failed because of the environment and are not counted: {result.fault}")
     if result.unjudged:
         typer.echo(
             f"{result.unjudged} episodes are not counted, since their reward is unknown: give the tasks a check of "

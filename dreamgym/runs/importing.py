@@ -9,6 +9,7 @@ from pathlib import Path
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
+from dreamgym.recordings.folder.env_file import redaction_in
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
 from dreamgym.recordings.importers.folder import (
     defined_tools,
@@ -17,7 +18,7 @@ from dreamgym.recordings.importers.folder import (
     removed_on_failure,
     write_episodes,
 )
-from dreamgym.redaction import Redact, redact_by
+from dreamgym.redaction import Redact, RedactionRules, redact_by
 from dreamgym.runs.console import listed, say
 from dreamgym.runs.opening import open_store
 from dreamgym.runs.seed import claim, folder_of
@@ -98,7 +99,8 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Iter
     if new:
         if not tools and not has_tools(folder):
             unread = [item for _, item in found if isinstance(item, Skipped)]
-            _tell_reasons("not usable", unread)
+            rules = redaction_in(folder) if (folder / "env.toml").exists() else RedactionRules()
+            _tell_reasons("not usable", unread, redact_by(rules))
             if len(unread) == len(found):
                 raise InvalidInput(f"{folder} cannot be made: nothing in the files can be read; see above")
         with removed_on_failure(folder):
@@ -138,7 +140,7 @@ def tell(report: ImportReport, redact: Redact | None) -> None:
         )
 
 
-def _tell_reasons(kind: str, reasons: list[Skipped], redact: Redact | None = None) -> None:
+def _tell_reasons(kind: str, reasons: list[Skipped], redact: Redact | None) -> None:
     for skipped in reasons[:REASONS]:
         told = f"{skipped.where}: {skipped.reason}"
         say(f"{kind}: {told if redact is None else redact(told)}")

@@ -21,6 +21,7 @@ from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_spec, real_of
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.setting import Setting, setting
+from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.runs.console import say
@@ -276,7 +277,9 @@ def unrecorded(spec: EnvironmentSpec) -> list[Task]:
 
 
 async def with_recorded_starts(spec: EnvironmentSpec, tasks: Sequence[Task], dsn: str | None) -> Sequence[Task]:
-    """The tasks as a dream needs them: a task without an initial state gets the one that was recorded."""
+    """The tasks as a dream needs them: redacted, and a task without an initial state gets the one that was recorded."""
+    redact = redact_by(spec.redact)  # a dream of redacted recordings knows placeholders only
+    tasks = [redacted_task(task, redact) for task in tasks]
     if all(task.initial_state is not None for task in tasks):
         return tasks
     async with open_store(dsn) as store:

@@ -20,6 +20,8 @@ class Evaluation(Frozen):
     """Total number of environment steps."""
     failed: int
     """Episodes in which the environment failed; they count neither as success nor as failure."""
+    fault: str | None = None
+    """Error of the first episode that failed; None if none did."""
     unjudged: int = 0
     """Episodes whose reward is unknown, since no check and no judge could decide it; they are not counted either."""
     outcomes: tuple[float | None, ...]
@@ -31,7 +33,8 @@ class Evaluation(Frozen):
 async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batch: int = 128) -> Evaluation:
     """Play each task once by sampling and count successes; `seed` fixes the sampled tokens."""
     outcomes: list[float | None] = []
-    refused = steps = unheard = failed = unjudged = 0
+    faults: list[str] = []
+    refused = steps = unheard = unjudged = 0
     for start in range(0, len(tasks), batch):
         chunk = tasks[start : start + batch]
         episodes = await player.play(
@@ -42,7 +45,7 @@ async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batc
             sampling_seed=seed + start,
         )
         for episode in episodes:
-            failed += episode.error is not None
+            faults += [] if episode.error is None else [episode.error]
             unjudged += episode.error is None and episode.is_unjudged
             outcomes.append(None if episode.reward is None else float(episode.success))
             refused += episode.refused
@@ -54,7 +57,8 @@ async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batc
         refused_share=(refused + unheard) / max(1, steps + unheard),
         mean_steps=steps / max(1, len(tasks)),
         steps=steps,
-        failed=failed,
+        failed=len(faults),
+        fault=faults[0] if faults else None,
         unjudged=unjudged,
         outcomes=tuple(outcomes),
         tasks=tuple(task.id for task in tasks),

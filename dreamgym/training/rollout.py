@@ -13,12 +13,14 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from pydantic import JsonValue
 
 from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
+from dreamgym.errors import BudgetSpent, InvalidInput
+from dreamgym.redaction import Redact, redact_by
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 TURN_TOKENS = 64
@@ -300,8 +302,8 @@ class TokenPlayer:
             first = await environment.reset(task, seed=seed)
         except BudgetSpent:
             raise
-        except DreamGymError as failure:
-            first, error = StepResult(observation=""), f"{type(failure).__name__}: {failure}"
+        except Exception as failure:  # noqa: BLE001  # other people's environments: the other episodes go on
+            first, error = StepResult(observation=""), self._reason(failure)
         talk = self._codec.talk(task, first)
         return Rollout(task, talk.segments, error=error), talk
 
@@ -315,8 +317,8 @@ class TokenPlayer:
             result = StepResult(observation=str(failure), is_error=True)
         except BudgetSpent:
             raise
-        except DreamGymError as failure:
-            episode.error = f"{type(failure).__name__}: {failure}"
+        except Exception as failure:  # noqa: BLE001  # other people's environments: the other episodes go on
+            episode.error = self._reason(failure)
             return False
         talk.segments[-1].reward(result.reward)
         if isinstance(confidence := result.info.get("confidence"), float | int):
@@ -331,3 +333,12 @@ class TokenPlayer:
         # cut off by the limit of tokens: if the environment does not end by itself, a check or judge has yet to decide
         episode.is_unjudged |= not goes_on and not self._spec.is_over_when_done
         return goes_on
+
+    def _reason(self, failure: Exception) -> str:
+        """The error of a failed episode. A server has redacted its messages, an environment in this process has not."""
+        said = f"{type(failure).__name__}: {failure}"
+        return said if self._redact is None else str(self._redact(said))
+
+    @cached_property
+    def _redact(self) -> Redact | None:
+        return redact_by(self._spec.redact)

@@ -1,16 +1,19 @@
 """If an agent is trained, the agent is measured in the real environment, and its measured episodes are not stored."""
 
 import json
+import shutil
 from pathlib import Path
 
 import anyio
 import pytest
+from billing import billing
 from command_line import Command
 from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import load_real, load_spec, read_jsonl
 from dreamgym.replay.postgres import open_store
+from dreamgym.runs.evaluate import evaluate
 from dreamgym.runs.experiment.plan import Arm, Measured, Plan, Play
 from dreamgym.runs.experiment.prepared import Prepared
 from dreamgym.runs.experiment.running import _measured
@@ -106,7 +109,42 @@ def test_the_success_of_a_policy_whose_episodes_all_failed_is_unknown(
     code, out, err = dreamgym("eval", env, "--policy", str(policy), "--against", "real")
     assert code == 0, err
     assert out.splitlines()[0] == f"success unknown over 0 episodes of {env} (real, test)"
-    assert "1 episodes failed because of the environment and are not counted" in out
+    assert "1 episodes failed because of the environment and are not counted: EnvironmentUnavailable: the server" in out
+
+
+def test_an_error_of_a_real_environment_fails_its_episode_and_is_redacted(
+    dreamgym: Command, policy: Path, tmp_path: Path
+) -> None:
+    crash = DOWN.replace('EnvironmentUnavailable("the server is down")', 'KeyError("ada.byron@analytical.org")')
+    rules = crash.replace("from dreamgym.errors", "from dreamgym.redaction import RedactionRules\nfrom dreamgym.errors")
+    (tmp_path / "down.py").write_text(rules.replace('name="down"', 'name="down", redact=RedactionRules()'))
+    code, out, err = dreamgym("eval", f"{tmp_path / 'down.py'}:Down", "--policy", str(policy), "--against", "real")
+    assert code == 0, err
+    assert "1 episodes failed because of the environment and are not counted: KeyError: " in out
+    assert "ada.byron" not in out + err
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("dsn")
+async def test_a_model_never_sees_what_is_redacted_in_the_recordings(policy: Path, tmp_path: Path) -> None:
+    env = tmp_path / "coin"
+    shutil.copytree(COIN, env)
+    without_reality = (env / "env.toml").read_text().replace('[real]\nadapter = "coin"', "[redact]\nsecrets = true")
+    (env / "env.toml").write_text(without_reality)
+    described = (env / "tasks.jsonl").read_text().replace("Search the house", "Search for ada.byron@analytical.org")
+    (env / "tasks.jsonl").write_text(described)
+    prompts: list[str] = []
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        return "no answer"
+
+    async with billing(answer) as (url, _):
+        model = f"{url} without recorded,effects,views"
+        result = await evaluate(str(env), policy, "dream", split="train", episodes=1, model=model)
+    assert (result.failed, result.success.n) == (1, 0)
+    assert any("Search for" in prompt for prompt in prompts)
+    assert "ada.byron" not in "".join(prompts)
 
 
 def test_an_agent_in_training_is_probed_and_its_probes_are_not_stored(

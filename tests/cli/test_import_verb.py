@@ -270,6 +270,12 @@ def test_reasons_show_no_secret(run: Command, tmp_path: Path, crm: Path) -> None
     assert "mia.li@example.com" not in said
 
 
+def test_the_reasons_why_no_folder_was_made_show_no_secret(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"mia.li@example.com": 1}\n')
+    code, said = run("log.jsonl", "--env", "made", "--new")
+    assert (code, "line 1: has an unknown format" in said, "mia.li" in said) == (2, True, False)
+
+
 def test_secrets_are_taken_out_of_the_tools_of_a_new_folder(run: Command, tmp_path: Path) -> None:
     schema: JsonObject = {
         "type": "object",
