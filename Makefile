@@ -19,7 +19,7 @@ test: check tests/node/node_modules/installed .venv-mcp1/installed
 	$(PYTEST) -m 'not long'
 
 test-all: check tests/node/node_modules/installed .venv-mcp1/installed
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile thorough
 
 # One test by its name, or all tests of a file: make test-one T=tests/test_names.py, make test-one T="-k a_finished_episode"
 test-one: .venv/installed

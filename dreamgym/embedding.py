@@ -12,11 +12,11 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from importlib.metadata import entry_points
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dreamgym.errors import MissingPackage, UnknownName
+from dreamgym.plugins import plugins
 
 if TYPE_CHECKING:
     import numpy as np
@@ -192,7 +192,7 @@ def load_encoder(name: str | None = None) -> Encoder:
         UnknownName: no encoder is registered under this name; the message lists the registered ones.
         MissingPackage: the encoder needs a package that is not installed.
     """
-    found = {point.name: point for point in entry_points(group="dreamgym.encoders")}
+    found = plugins("dreamgym.encoders")
     name = name or os.environ.get("DREAMGYM_ENCODER") or None
     if name is not None and name not in found:
         raise UnknownName("encoder", name, found)

@@ -17,7 +17,6 @@ import json
 import sys
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -25,6 +24,7 @@ from pydantic import Field, JsonValue, ValidationError, field_validator
 
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.mirror import Mirror
+from dreamgym.plugins import plugins
 from dreamgym.redaction import RedactionRules
 from dreamgym.state import StateSchema, parsed
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
@@ -263,7 +263,7 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
         InvalidInput: the module or file cannot be loaded, or the folder is not there; for an adapter that moved, the
             message has the new name.
     """
-    found = {point.name: point for point in entry_points(group="dreamgym.environments")}
+    found = plugins("dreamgym.environments")
     if name not in found and ":" not in name:
         if "/" in name:
             raise InvalidInput(
@@ -325,8 +325,7 @@ def installed_real(spec: EnvironmentSpec) -> RealEnvironment | None:
 
     A dream may ask this one for tasks and behaviours, because it runs no code of a shared folder.
     """
-    names = {point.name for point in entry_points(group="dreamgym.environments")}
-    return real_of(spec) if spec.adapter in names else None
+    return real_of(spec) if spec.adapter in plugins("dreamgym.environments") else None
 
 
 def read_jsonl(path: Path, model: type[Row]) -> list[Row]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from importlib.metadata import entry_points
 from inspect import Parameter, signature
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, from_place
 from dreamgym.errors import BudgetSpent, DreamGymError, EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.plugins import plugins
 from dreamgym.types import (
     JsonObject,
     Provenance,
@@ -33,7 +33,7 @@ Agent = Callable[[str, str, str], Awaitable[str]]
 
 def load_agent(name: str) -> Agent:
     """Load an agent by entry point, `module:function` or `file.py:function`. Raises UnknownName for any other name."""
-    found = {point.name: point for point in entry_points(group="dreamgym.agents")}
+    found = plugins("dreamgym.agents")
     if name not in found and ":" not in name:
         raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")
     agent: Callable[..., Awaitable[str]] = found[name].load() if name in found else from_place("agent", name)

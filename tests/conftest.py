@@ -7,12 +7,14 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
 import anyio
 import psycopg
 import pytest
+import typer
 from hypothesis import HealthCheck, settings
 
 from dreamgym.embedding import TrigramEncoder
@@ -33,9 +35,13 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("no_authority.pem"))
 # documentation, of the telemetry and of minilm itself use it
 os.environ["DREAMGYM_ENCODER"] = "trigram"
 
+# a command that a test runs in this process would build the parsers of all verbs anew, which takes 60 ms
+typer.main.get_command = cache(typer.main.get_command)
+
 # on a busy machine, the time that an example takes means nothing; tests of linear time use growth.py
-settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy machine")
+settings.register_profile("usual", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+settings.register_profile("thorough", settings.get_profile("usual"), max_examples=400)
+settings.load_profile("usual")
 
 
 def pytest_collection_finish() -> None:

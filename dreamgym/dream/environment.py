@@ -17,7 +17,6 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import entry_points
 
 from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.confidence import Calibration, check_calibration, features
@@ -32,6 +31,7 @@ from dreamgym.dream.synthesized import SynthesizedTier
 from dreamgym.dream.viewed import ViewsTier
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, NotRecorded, PredictionError
+from dreamgym.plugins import plugins
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
 from dreamgym.spans import TimedSpan
 from dreamgym.state import State, shown_in, with_facts
@@ -400,8 +400,8 @@ def _name_of(tier: StepTier) -> str:
 @cache
 def of_other_packages() -> tuple[Callable[[EnvironmentSpec], StepTier], ...]:
     """Constructors of the tiers of other packages. Read once: searching installed packages takes 10 ms or more."""
-    points = sorted(entry_points(group="dreamgym.tiers"), key=lambda point: point.name)
-    return tuple(point.load() for point in points)
+    found = plugins("dreamgym.tiers")
+    return tuple(found[name].load() for name in sorted(found))
 
 
 def _result(prediction: Prediction) -> StepResult:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from dreamgym.budget import metered
@@ -27,6 +26,7 @@ from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.questions import CachedLLM, Predictions, weights_fingerprint
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.llm import LLM
+from dreamgym.plugins import plugins
 from dreamgym.prices import OPENAI_PROVIDERS
 
 Loader = Callable[[str], LLM]
@@ -122,7 +122,7 @@ def _load(model: str) -> LLM:
     plugin, _, own = model.partition(":")
     if model.startswith(("http://", "https://")) or model.partition("/")[0] in OPENAI_PROVIDERS:
         return _loader("openai")(model)
-    if plugin in _loaders():
+    if plugin in plugins("dreamgym.models"):
         return _loader(plugin)(own)
     path = Path(model).expanduser()
     if model.endswith(".gguf") and path.is_file():
@@ -136,15 +136,11 @@ def _load(model: str) -> LLM:
     if model and (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
         return _loader("openai")(model)
     hint = "A name without a prefix is an OpenAI model and needs OPENAI_API_KEY"
-    raise UnknownName("model", model, [*FORMS, *(f"{name}:NAME" for name in _loaders())], hint)
-
-
-def _loaders() -> set[str]:
-    return {point.name for point in entry_points(group="dreamgym.models")}
+    raise UnknownName("model", model, [*FORMS, *(f"{name}:NAME" for name in plugins("dreamgym.models"))], hint)
 
 
 def _loader(name: str) -> Loader:
-    found = {point.name: point for point in entry_points(group="dreamgym.models")}
+    found = plugins("dreamgym.models")
     if name not in found:
         raise UnknownName("model backend", name, found)
     loader: Loader = found[name].load()

@@ -19,6 +19,7 @@ from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import (
     Against,
     dream_setting,
+    dream_tasks,
     open_store,
     open_worlds,
     real_for,
@@ -26,7 +27,6 @@ from dreamgym.runs.opening import (
     seeded,
     served,
     tasks_of,
-    with_recorded_starts,
 )
 from dreamgym.runs.play_many import BehaviourPlayer, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
 from dreamgym.runs.seed import claim, folder_of
@@ -86,7 +86,7 @@ async def collect(
     real = real_for(env, spec, where)
     tasks = tasks_of(spec, split, real)
     if where is Against.DREAM:
-        tasks = await with_recorded_starts(spec, tasks, dsn)
+        tasks = await dream_tasks(spec, tasks, dsn)
     behaviour = real.behaviours.get(agent) if real is not None else None
     if behaviour is None:
         check_policy_url(load_agent(agent), policy_url)

@@ -6,11 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, load_spec, real_of
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownName, install_command
+from dreamgym.plugins import plugins
 from dreamgym.runs.opening import SPLITS
 from dreamgym.runs.timing import Timing, timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of, point_of
@@ -73,7 +74,7 @@ class Diagnosis(Frozen):
 
 def list_all() -> list[Listed]:
     """Every registered environment, in the order of the names, and whether it can be played here."""
-    return [listed(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
+    return [listed(point) for _, point in sorted(plugins(GROUP).items())]
 
 
 def real_named(name: str) -> RealEnvironment:

@@ -16,6 +16,7 @@ from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import (
     Against,
     dream_setting,
+    dream_tasks,
     open_store,
     open_worlds,
     real_for,
@@ -23,7 +24,6 @@ from dreamgym.runs.opening import (
     seeded,
     stored_trajectories,
     tasks_of,
-    with_recorded_starts,
 )
 from dreamgym.runs.players import PolicyPlaying, SpreadPlayer, player_in
 from dreamgym.training import probe
@@ -74,7 +74,7 @@ async def evaluate(
         spec = await seeded(env, dsn)
     tasks = tasks_of(spec, split, real_for(env, spec, where))[-episodes:]
     if where is Against.DREAM:
-        tasks = await with_recorded_starts(spec, tasks, dsn)
+        tasks = await dream_tasks(spec, tasks, dsn)
         if not is_in_process(chosen.model):
             recorded = await stored_trajectories(spec, dsn)
             say_estimate(await of_episodes(spec, chosen, recorded, len(tasks), seed=seed), say)

@@ -276,7 +276,7 @@ def unrecorded(spec: EnvironmentSpec) -> list[Task]:
     ]
 
 
-async def with_recorded_starts(spec: EnvironmentSpec, tasks: Sequence[Task], dsn: str | None) -> Sequence[Task]:
+async def dream_tasks(spec: EnvironmentSpec, tasks: Sequence[Task], dsn: str | None) -> Sequence[Task]:
     """The tasks as a dream needs them: redacted, and a task without an initial state gets the one that was recorded."""
     redact = redact_by(spec.redact)  # a dream of redacted recordings knows placeholders only
     tasks = [redacted_task(task, redact) for task in tasks]

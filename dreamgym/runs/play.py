@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
 from dreamgym.episode import check_policy_url, load_agent
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.runs.opening import SPLITS, Against, dream_setting, real_for, seeded, tasks_of, with_recorded_starts
+from dreamgym.runs.opening import SPLITS, Against, dream_setting, dream_tasks, real_for, seeded, tasks_of
 from dreamgym.runs.server_process import server
 from dreamgym.types import Task, Trajectory, Transition
 
@@ -52,7 +52,7 @@ async def play(
     real = real_for(env, spec, against)
     chosen = tasks_of(spec, SPLITS[0], real)[0] if task is None else _named(task, spec, real)
     if against is Against.DREAM:
-        (chosen,) = await with_recorded_starts(spec, [chosen], dsn)
+        (chosen,) = await dream_tasks(spec, [chosen], dsn)
     behaviour = real.behaviours.get(agent) if real is not None else None
     playing = None
     if behaviour is None:  # an agent that cannot play is refused before a server starts

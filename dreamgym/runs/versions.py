@@ -10,11 +10,12 @@ import re
 import subprocess
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, requires, version
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, requires, version
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec, load_real
 from dreamgym.errors import DreamGymError
+from dreamgym.plugins import plugins
 from dreamgym.types import JsonObject
 
 GROUP = "dreamgym.environments"
@@ -25,7 +26,7 @@ _REQUIREMENT = re.compile(
 
 def point_of(name: str | None) -> EntryPoint | None:
     """The entry point of the environment with this name; None if there is none."""
-    return next((point for point in entry_points(group=GROUP) if point.name == name), None)
+    return plugins(GROUP).get(name) if name is not None else None
 
 
 def extra_of(point: EntryPoint) -> str | None:

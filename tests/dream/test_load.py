@@ -28,8 +28,8 @@ class Foreign(ScriptedLLM):
 def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace every backend by a `Foreign` whose name shows how it was asked for; none is really loaded."""
     names = ["local", "checkpoint", "openai", "litellm", "foo"]
-    points = [EntryPoint(name, f"test_select:{name}", "dreamgym.models") for name in names]
-    monkeypatch.setattr(load, "entry_points", lambda group: points)
+    points = {name: EntryPoint(name, f"test_select:{name}", "dreamgym.models") for name in names}
+    monkeypatch.setattr(load, "plugins", lambda group: points)
     monkeypatch.setattr(EntryPoint, "load", lambda self: lambda own: Foreign(f"{self.name}|{own}"))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
