@@ -378,8 +378,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """A function that registers tiers by name, as packages do with entry points."""
 
     def install(made: dict[str, Foreign]) -> None:
-        points = [EntryPoint(name, f"another.package:{name}", "dreamgym.tiers") for name in made]
-        monkeypatch.setattr(environment, "entry_points", lambda group: points if group == "dreamgym.tiers" else [])
+        points = {name: EntryPoint(name, f"another.package:{name}", "dreamgym.tiers") for name in made}
+        monkeypatch.setattr(environment, "plugins", lambda group: points)
         monkeypatch.setattr(EntryPoint, "load", lambda self: lambda spec: made[self.name])
         environment.of_other_packages.cache_clear()
 
