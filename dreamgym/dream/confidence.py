@@ -17,6 +17,7 @@ from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import trigram_cosine
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
+from dreamgym.files import write_whole
 from dreamgym.replay.ranking import EXACT_SCORE
 from dreamgym.types import Frozen
 
@@ -101,9 +102,7 @@ class Calibration(Frozen):
 
     def save(self, path: Path) -> None:
         """Write a JSON file, whole or not at all."""
-        part = path.with_name(f"{path.name}.part")
-        part.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        part.replace(path)
+        write_whole(path, self.model_dump_json(indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
