@@ -17,6 +17,8 @@ BEFORE, AFTER = "dreamgym/before", "dreamgym/state"
 TOLD_KEYS = frozenset({BEFORE, AFTER})
 _NOT_KEPT = ("dreamgym/", "io.modelcontextprotocol/")
 """Beginnings of the keys of a result's `_meta` that are not kept: ours, and those that the protocol itself writes."""
+_KNOWN = frozenset({"content", "isError", "structuredContent", "_meta", "resultType", "inputRequests", "requestState"})
+"""Fields of a result that have a place of their own, or that the protocol itself writes."""
 
 
 def observation_of(content: Sequence[JsonObject]) -> str:
@@ -24,7 +26,7 @@ def observation_of(content: Sequence[JsonObject]) -> str:
     return "\n".join(_shown(block) for block in content)
 
 
-def result_of(answer: Mapping[str, object]) -> StepResult:
+def result_of(answer: Mapping[str, Any]) -> StepResult:
     """A raw `tools/call` result as a StepResult without reward and end. `tool_result` converts it back."""
     blocks = answer.get("content")
     content = [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
@@ -32,8 +34,10 @@ def result_of(answer: Mapping[str, object]) -> StepResult:
     if [set(block) for block in content] != [{"type", "text"}] or content[0]["type"] != "text":
         info["content"] = list(content)
     structured = answer.get("structuredContent")
-    if isinstance(structured, dict):
+    if structured is not None:
         info["structured"] = structured
+    if fields := {name: value for name, value in answer.items() if name not in _KNOWN}:
+        info["fields"] = fields
     meta = answer.get("_meta")
     if isinstance(meta, dict) and (own := {key: said for key, said in meta.items() if not key.startswith(_NOT_KEPT)}):
         info["meta"] = own
@@ -49,9 +53,11 @@ def told(answer: Mapping[str, object], key: str) -> JsonObject | None:
 
 def tool_result(result: StepResult) -> JsonObject:
     """The `tools/call` result of a step, without `_meta`."""
-    answer: JsonObject = {"content": list(result.content), "isError": result.is_error}
-    if result.structured is not None:
-        answer["structuredContent"] = result.structured
+    fields = result.info.get("fields")
+    own = fields if isinstance(fields, dict) else {}
+    answer: JsonObject = {**own, "content": list(result.content), "isError": result.is_error}
+    if result.info.get("structured") is not None:
+        answer["structuredContent"] = result.info["structured"]
     return answer
 
 

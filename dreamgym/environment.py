@@ -121,13 +121,18 @@ class EnvironmentSpec(Frozen):
 
     @property
     def text_argument(self) -> tuple[str, str] | None:
-        """(tool, argument) of a text environment, see `text_argument_of`; None for any other."""
+        """(tool, argument) if the only tool takes one text, see `text_argument_of`; else None."""
         return text_argument_of([(str(tool["name"]), tool.get("inputSchema")) for tool in self.tools])
+
+    @property
+    def is_text(self) -> bool:
+        """True for a text environment. A recorded MCP server is none, even if its only tool takes one text."""
+        return self.text_argument is not None and self.adapter != "mcp"
 
     @property
     def has_views(self) -> bool:
         """True for a server that reports no state: the answers of its tools are all that is known of its world."""
-        return self.state is None and self.text_argument is None
+        return self.state is None and not self.is_text
 
     @property
     def is_over_when_done(self) -> bool:
@@ -137,7 +142,7 @@ class EnvironmentSpec(Frozen):
         """
         if self.ends_itself is not None:
             return self.ends_itself
-        return self.text_argument is not None or self.adapter not in {None, "mcp"}
+        return self.is_text or self.adapter not in {None, "mcp"}
 
     def first(self, task: Task) -> StepResult:
         """The first result of an episode: the initial state as observation, or in `info` if states are explicit."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import logging
 
+from pydantic import JsonValue
+
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.fault_words import reason_in_words
@@ -43,7 +45,9 @@ class Tools:
                 if isinstance(tool.get("outputSchema"), dict):
                     self._outputs[name] = schema_of(tool["outputSchema"])
             except InvalidInput as error:
-                raise InvalidInput(f"environment {spec.name!r}, tool {name!r}: {error}") from error
+                raise InvalidInput(
+                    f"environment {spec.name!r}, tool {name!r}: {error}; correct the schema in tools.json"
+                ) from error
 
     def refusal(self, action: ToolCall, canonical: str) -> str | None:
         """The message with which the real server refuses this call without running it; None if it would run it.
@@ -82,9 +86,10 @@ class Tools:
         schema = self._outputs.get(tool)
         if schema is None or result.is_error or "asks" in result.info:
             return None
-        if result.structured is None:
+        structured = result.info.get("structured")
+        if structured is None:
             return f"the output schema of {tool!r} requires structured content, got text: {result.observation[:200]!r}"
-        fault = _fault(schema, tool, result.structured)
+        fault = _fault(schema, tool, structured)
         return fault and f"the answer of {tool!r} does not match its output schema: {fault}"
 
 
@@ -126,7 +131,7 @@ def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
     return step.model_copy(update={"result": step.result.model_copy(update={"info": info})})
 
 
-def _fault(schema: Schema, tool: str, value: JsonObject) -> str | None:
+def _fault(schema: Schema, tool: str, value: JsonValue) -> str | None:
     """The fault of a value; None if the schema cannot be evaluated for it, since the real server could."""
     try:
         return schema.fault(value)

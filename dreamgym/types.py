@@ -177,7 +177,8 @@ class StepResult(Frozen):
 
     - `state`: the state after the step, if it differs from the observation;
     - `content`: the MCP content blocks, if they are more than the observation as one text;
-    - `structured`: the structured content, if the tool gave one;
+    - `structured`: the structured content, if the tool gave one: an object, or since revision 2026-07-28 any JSON;
+    - `fields`: the fields of the tool's answer that MCP does not define;
     - `meta`: the `_meta` of the tool's answer;
     - `asks`: what the tool asks the client before it can answer (MCP's `inputRequests` and `requestState`);
     - `notices`: the MCP notifications that the tool sent while it ran;
@@ -201,7 +202,7 @@ class StepResult(Frozen):
 
     @property
     def structured(self) -> JsonObject | None:
-        """The structured content; None if the tool gave none."""
+        """The structured content if it is an object; else None."""
         value = self.info.get("structured")
         return value if isinstance(value, dict) else None
 

@@ -172,7 +172,7 @@ class DreamEnvironment:
                 prediction = await ended(query, prediction, self._model)
             if self._objects is not None:
                 prediction = self._objects.read(action, prediction, is_judged=isinstance(self._model, LANGUAGE_MODELS))
-        return self._remember(action, self._state(task), prediction, _with_meta(query, _result(prediction)))
+        return self._remember(action, self._state(task), prediction, _with_recorded_fields(query, _result(prediction)))
 
     def _mapped(self, objects: MappedEpisode, action: ToolCall, task: Task) -> Prediction | None:
         """The answer on mapped states, without retrieval. Raises NotRecorded if no other tier can answer either."""
@@ -227,7 +227,7 @@ class DreamEnvironment:
             env=spec.name,
             state=state,
             action=action,
-            k=max(wanted, IDENTICAL) if spec.text_argument is not None else wanted * CANDIDATES,
+            k=max(wanted, IDENTICAL) if spec.is_text else wanted * CANDIDATES,
             history=self._transitions if knows_history else None,
             initial_state=task.initial_state or "",
             world=task.world if knows_history and spec.deterministic else "",
@@ -242,7 +242,7 @@ class DreamEnvironment:
         if found and found[0].exact and not is_recorded:
             recorded = await self._buffer.nearest(retrieval.model_copy(update={"sources": GROUNDED}))
             found = (found[0], *recorded)
-        if spec.text_argument is not None:
+        if spec.is_text:
             return found if is_recorded else found[:wanted]
         if spec.state is not None and not is_recorded:
             of_tool = {"tool": action.name, "k": max(retrieval.k, OF_TOOL)}
@@ -425,14 +425,17 @@ def _result(prediction: Prediction) -> StepResult:
     )
 
 
-def _with_meta(query: Query, result: StepResult) -> StepResult:
-    """The result with the `_meta` of the same answer to the same call in a recording."""
+def _with_recorded_fields(query: Query, result: StepResult) -> StepResult:
+    """The result with what no prediction has, from the same answer to the same call in a recording."""
+    said = query.action, result.observation, result.is_error
     for one in query.demonstrations:
-        step = one.transition
-        if "meta" in step.result.info and one.source in GROUNDED and step.action == query.action:
-            known = step.result
-            if (known.observation, known.is_error) == (result.observation, result.is_error):
-                return result.model_copy(update={"info": {**result.info, "meta": known.info["meta"]}})
+        known = one.transition.result
+        unpredicted: JsonObject = {name: known.info[name] for name in ("meta", "fields") if name in known.info}
+        if known.structured is None and "structured" in known.info:  # models predict objects only
+            unpredicted["structured"] = known.info["structured"]
+        is_same = (one.transition.action, known.observation, known.is_error) == said
+        if unpredicted and is_same and one.source in GROUNDED:
+            return result.model_copy(update={"info": {**unpredicted, **result.info}})
     return result
 
 

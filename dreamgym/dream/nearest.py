@@ -29,7 +29,7 @@ class NearestModel:
 
     1. If the same action was recorded in the same state, its answer is repeated. For a server that reports no state,
        the last answer stands for the state, which shows little: only the end of a task is repeated there.
-    2. If the whole action is a text and was not recorded in this state, it is refused in the words of a recorded
+    2. In a text environment, an action that was not recorded in this state is refused in the words of a recorded
        refusal. If no refusal is recorded, the nearest transition answers, with the action's words in place of its own.
 
     An answer that the tool's output schema forbids is not given, even if it was recorded.
@@ -51,15 +51,16 @@ class NearestModel:
             )
         if not query.demonstrations:
             raise NotRecorded(
-                f"nothing is recorded of environment {query.spec.name!r}: "
-                "record it with `dreamgym collect` or load recordings with `dreamgym seed`"
+                f"nothing is recorded of environment {query.spec.name!r}, or nothing was when this episode began: "
+                "record it with `dreamgym record` or `dreamgym collect`, or load recordings with `dreamgym seed`, "
+                "and begin another"
             )
         for demonstration in query.demonstrations[:COPIED]:
             if demonstration.exact and (demonstration.transition.result.terminated or not query.spec.has_views):
                 copy = repeat(query, demonstration, model=self.name)
                 if is_valid(query, copy):
                     return copy
-        if query.spec.text_argument is not None:
+        if query.spec.is_text:
             refusal = _refusal(query)
             if refusal is not None:
                 return refusal

@@ -66,9 +66,12 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
 
 
 def is_valid(query: Query, prediction: Prediction) -> bool:
-    """True if the called tool's output schema allows the answer. Refusals and tools without a schema always pass."""
+    """True if the called tool's output schema allows the answer. Refusals and tools without a schema always pass.
+
+    So do tools whose structured content is no object: it is not predicted, but taken from the recording.
+    """
     schema = output_schema(query.spec, query.action.name)
-    if schema is None or prediction.is_error:
+    if schema is None or prediction.is_error or schema.get("type", "object") != "object":
         return True
     return prediction.structured is not None and fault_under(schema, prediction.structured) is None
 

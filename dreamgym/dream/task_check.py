@@ -94,6 +94,12 @@ def _wanted(task: Task) -> list[str]:
 
 def _canonical(answer: str) -> str:
     try:
-        return json.dumps(json.loads(answer), sort_keys=True)
+        return json.dumps(json.loads(answer, parse_float=_number), sort_keys=True)
     except (ValueError, RecursionError):
         return answer
+
+
+def _number(text: str) -> float:
+    """The number; a whole one as an integer, because 5 and 5.0 are one number in JSON."""
+    number = float(text)
+    return int(number) if number.is_integer() else number

@@ -34,7 +34,7 @@ from dreamgym.evaluation.episodes import (
     play_many,
     repeating,
 )
-from dreamgym.evaluation.rates import Rate, wilson
+from dreamgym.evaluation.rates import Rate, clustered
 from dreamgym.evaluation.scripts import Path, distinct, is_id, leaves, replaced
 from dreamgym.tools import Tools, is_forbidden
 from dreamgym.types import Frozen, Source, StepResult, StopReason, Task, ToolCall, Trajectory
@@ -357,8 +357,9 @@ def _placed(spec: EnvironmentSpec, base: ToolCall, text: str) -> dict[Path, Tool
 
 
 def _rewarded(episodes: Sequence[AttackEpisode]) -> Rate:
+    """The share of the answered episodes that were rewarded; the interval is over tasks, which all kinds share."""
     answered = [episode for episode in episodes if episode.answered]
-    return wilson(sum(episode.rewarded for episode in answered), len(answered))
+    return clustered([float(episode.rewarded) for episode in answered], [episode.task for episode in answered])
 
 
 def _cut(episode: AttackEpisode) -> AttackEpisode:

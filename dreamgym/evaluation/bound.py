@@ -87,6 +87,8 @@ def reward_error(call: Compared, max_reward: float) -> float:
     """|R - R_hat| of one step, between 0 and 1, in units of the largest reward."""
     if (call.accomplished is True) != (call.claimed is True):
         return 1.0
+    if call.told_by_check:
+        return 0.0
     return min(1.0, abs(call.recorded.reward - (call.got.reward if call.got else 0.0)) / max_reward)
 
 

@@ -44,6 +44,8 @@ class Compared(Frozen):
     """The recorded state that it led to."""
     accomplished: bool | None = None
     """True if the call accomplished the task in reality, by the task's own check of the state; None without a check."""
+    fulfilled: bool = False
+    """True if the task's own check is satisfied after the call in reality, by this call or by an earlier one."""
     claimed: bool | None = None
     """True if the call accomplished the task by the same check of the predicted state; None if either is missing."""
     predicted: Transition | None = None
@@ -57,6 +59,11 @@ class Compared(Frozen):
     def errors_agree(self) -> bool:
         """True if the call was refused as recorded, or accepted as recorded."""
         return self.got is not None and self.got.is_error == self.recorded.is_error
+
+    @property
+    def told_by_check(self) -> bool:
+        """True if only the task's check tells that it is accomplished: the recording has no reward for that."""
+        return self.fulfilled and self.recorded.reward <= 0
 
     @property
     def exact(self) -> bool:
@@ -147,11 +154,14 @@ def compared(
 ) -> Compared:
     """Compare a recorded call (counted from 1) with an answer to it, or note the reason why there is none."""
     transition = trajectory.transitions[step - 1]
+    answers = [one.result.observation for one in trajectory.transitions[: step - 1]]
+
+    def is_done(state: str, answer: str) -> bool | None:
+        return accomplished(trajectory.task, state, [*answers, answer])
 
     def accomplishes(state: str, answer: str) -> bool | None:
         """True if the task is accomplished by this step, and was not before it."""
-        answers = [one.result.observation for one in trajectory.transitions[: step - 1]]
-        done = accomplished(trajectory.task, state, [*answers, answer])
+        done = is_done(state, answer)
         return None if done is None else done and accomplished(trajectory.task, transition.state, answers) is not True
 
     return Compared(
@@ -162,6 +172,7 @@ def compared(
         before=transition.state,
         after=transition.next_state,
         accomplished=accomplishes(transition.next_state, transition.result.observation),
+        fulfilled=is_done(transition.next_state, transition.result.observation) is True,
         claimed=accomplishes(predicted.next_state, got.observation) if predicted and got else None,
         got=got,
         failure=failure,
@@ -197,7 +208,7 @@ def facts(recorded: StepResult, got: StepResult) -> tuple[Counter[object], Count
 
 
 def _canonical(result: StepResult) -> tuple[bool, str, str]:
-    structured = json.dumps(result.structured, sort_keys=True)
+    structured = json.dumps(result.info.get("structured"), sort_keys=True)
     try:
         observation = json.dumps(json.loads(result.observation), sort_keys=True)
     except (ValueError, RecursionError):  # a text, or nested too deeply

@@ -32,7 +32,7 @@ from dreamgym.evaluation.episodes import (
     repeating,
 )
 from dreamgym.evaluation.players import ScriptedPlayer
-from dreamgym.evaluation.rates import Rate, by_cluster, clustered_difference, rank_correlation, wilson
+from dreamgym.evaluation.rates import Rate, clustered, clustered_difference, rank_correlation, wilson
 from dreamgym.types import Frozen, Source, Task, Trajectory, Transition
 
 
@@ -184,7 +184,7 @@ async def closed_loop(
         keep(f"closed loop/{name}", one.real)
         if one.replayed is not one.real:
             keep(f"replay/{name}", one.replayed)
-    ends_itself = spec.text_argument is not None or any(
+    ends_itself = spec.is_text or any(
         step.result.terminated for one in bouts for step in (*one.real.transitions, *one.replayed.transitions)
     )
     played = [(one, _outcome(one, ends_itself=ends_itself)) for one in bouts]
@@ -236,28 +236,34 @@ def _result(player: ScriptedPlayer, played: Sequence[Played], *, seed: int) -> P
 
 
 def replay_of(played: Sequence[Played], *, seed: int) -> Replay:
-    """Compare the dreamed calls of some bouts with reality; intervals are over episodes."""
+    """Compare the dreamed calls of some bouts with reality; intervals are over tasks, which all players share."""
     steps = [bout.steps() for bout, _ in played]
-    both = [one for _, one in played if one.dream is not None and one.replayed is not None]
-    dreamed, kept = _success(one.dream for one in both), _success(one.replayed for one in both)
+    both = [one if one.dream is not None and one.replayed is not None else None for _, one in played]
+
+    def over_tasks(values: Sequence[Sequence[bool]]) -> Rate:
+        """The mean of all values, which are given for each bout."""
+        pairs = [(float(value), bout.task.id) for (bout, _), some in zip(played, values, strict=True) for value in some]
+        return clustered([value for value, _ in pairs], [task for _, task in pairs], seed=seed)
+
+    dreamed = over_tasks([[] if one is None else [one.dream is True] for one in both])
+    kept = over_tasks([[] if one is None else [one.replayed is True] for one in both])
 
     def wrongly(*, accepted_in_reality: bool) -> Rate:
         """Share of the calls that the dream treats the opposite way, of those that reality accepts, or refuses."""
         values = [
             [
-                float(_is_accepted(dream) != accepted_in_reality)
+                _is_accepted(dream) != accepted_in_reality
                 for dream, real in episode
                 if real is not None and _is_accepted(real) == accepted_in_reality
             ]
             for episode in steps
         ]
-        return by_cluster(values, seed=seed)
+        return over_tasks(values)
 
-    valid = [[float(_is_accepted(real)) for dream, real in episode if _is_accepted(dream)] for episode in steps]
     return Replay(
         calls=sum(map(len, steps)),
-        valid=by_cluster(valid, seed=seed),
-        same=by_cluster([[float(_is_same(*step)) for step in episode] for episode in steps], seed=seed),
+        valid=over_tasks([[_is_accepted(real) for dream, real in episode if _is_accepted(dream)] for episode in steps]),
+        same=over_tasks([[_is_same(*step) for step in episode] for episode in steps]),
         accepted_wrongly=wrongly(accepted_in_reality=False),
         refused_wrongly=wrongly(accepted_in_reality=True),
         dream_success=dreamed,

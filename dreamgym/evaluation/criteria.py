@@ -21,7 +21,7 @@ from dreamgym.dream.questions import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.evaluation.calls import Compared, facts, similarity
-from dreamgym.evaluation.rates import Rate, bootstrap, clustered, numbered, with_width
+from dreamgym.evaluation.rates import Rate, bootstrap, clustered, numbered, widened, with_width
 from dreamgym.evaluation.steps import changes, field_score
 from dreamgym.llm import LLM, Message
 from dreamgym.state import difference, parsed, relevant
@@ -202,9 +202,10 @@ def rubric_messages(spec: EnvironmentSpec, call: Compared) -> list[Message]:
 def weighted_kappa(
     ours: Sequence[int], theirs: Sequence[int], clusters: Sequence[str], *, seed: int = 0
 ) -> Rate | None:
-    """Cohen's kappa of two scores from 0 to 2 with quadratic weights; bootstrap over clusters (Cohen 1968).
+    """Cohen's kappa of two scores from 0 to 2 with quadratic weights (Cohen 1968).
 
-    None if one of the two never varies: its agreement is by chance alone, and kappa means nothing.
+    The interval is a bootstrap over clusters, wider for few of them. None if one of the two never varies: its agreement
+    is by chance alone, and kappa means nothing.
     """
     import numpy as np
 
@@ -226,8 +227,8 @@ def weighted_kappa(
         return found
 
     mean = float(kappas(tables.sum(axis=0, keepdims=True))[0])
-    low, high = bootstrap(lambda drawn_RC: kappas(tables[drawn_RC].sum(axis=1)), n, seed=seed)
-    return with_width(Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(ours)), n)
+    low, high = widened(mean, *bootstrap(lambda drawn_RC: kappas(tables[drawn_RC].sum(axis=1)), n, seed=seed), n)
+    return with_width(Rate(mean=mean, low=max(-1.0, min(low, mean)), high=min(1.0, max(high, mean)), n=len(ours)), n)
 
 
 def _mean(scores: Sequence[float], clusters: Sequence[str], seed: int) -> Rate:

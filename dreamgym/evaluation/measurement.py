@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +20,12 @@ from dreamgym.evaluation.closed_loop import ClosedLoop, closed_loop
 from dreamgym.evaluation.consistency import Consistency, consistency
 from dreamgym.evaluation.cost import Prices, cost
 from dreamgym.evaluation.criteria import JUDGED, JudgedStep, criteria, judge_steps, judged_sample
+from dreamgym.evaluation.episodes import Make, perform
 from dreamgym.evaluation.final_answers import EpisodeVerdict, final_answers, verdicts_on, with_outcome
 from dreamgym.evaluation.kept import KeptRows, KeptStep, edition
 from dreamgym.evaluation.material import Material
-from dreamgym.evaluation.players import players_of, sessions, tasks_of
-from dreamgym.evaluation.predictions import MakeDream, Predict, dream_of, in_order, predictions
+from dreamgym.evaluation.players import ScriptedPlayer, players_of, sessions, tasks_of
+from dreamgym.evaluation.predictions import MakeDream, Predict, RecordedStep, dream_of, in_order, predictions
 from dreamgym.evaluation.report import SettingReport, worst
 from dreamgym.evaluation.report.behind import StepBehind, behind
 from dreamgym.evaluation.setting import Setting
@@ -34,9 +35,12 @@ from dreamgym.files import make_folder
 from dreamgym.llm import LLM, Pingable, Reachable
 from dreamgym.prices import price_of
 from dreamgym.tools import Tools
-from dreamgym.types import Trajectory
+from dreamgym.types import Source, Task, Trajectory
 
 Say = Callable[[str], None]
+
+TIMED = 3
+"""Number of real episodes that are played to time a step."""
 
 
 def silent(text: str) -> None:
@@ -87,7 +91,7 @@ class Measurement:
         self._calls: list[Compared] = []
         self._judged: list[JudgedStep] = []
         self._verdicts: list[EpisodeVerdict] = []
-        self._watches: list[Stopwatch] = []
+        self._real_steps_s: list[float] = []
         self._loop: ClosedLoop | None = None
         self._long: Consistency | None = None
         self._attacks: Attacks | None = None
@@ -121,7 +125,7 @@ class Measurement:
         spec, seed, calls, wanted = self._given.spec, self._given.seed, self.calls, self._wanted
         explicit = spec.state is not None
         prices = wanted.prices
-        steps_s = [seconds for watch in self._watches for seconds in watch.steps_s]
+        steps_s = self._real_steps_s
         if prices.real_seconds is None and steps_s:
             prices = prices.model_copy(update={"real_seconds": sum(steps_s) / len(steps_s)})
         known = sum(len(one.transitions) for one in self._given.known)
@@ -173,15 +177,19 @@ class Measurement:
             calibration.save(path)
         return calibration is not None
 
+    def left(self) -> list[RecordedStep]:
+        """The steps that were not predicted before."""
+        kept = self._kept(KeptStep, "steps", *self._basis())
+        made = {(row.trajectory, row.step) for row in kept.read()} if kept else set()
+        return [step for step in self._given.steps if step.key not in made]
+
     async def require_reachable(self) -> None:
         """Check that the model and the judge can be asked, unless every step was predicted before.
 
         Raises:
             InvalidInput: one of them cannot be asked. A model would be measured as one that is never right.
         """
-        kept = self._kept(KeptStep, "steps", *self._basis())
-        made = {(row.trajectory, row.step) for row in kept.read()} if kept else set()
-        if made.issuperset(step.key for step in self._given.steps):
+        if not self.left():
             return
         for asked in (self._model, self._wanted.judge):
             try:
@@ -276,17 +284,13 @@ class Measurement:
 
         tasks = tasks_of(given.held_out)[: self._wanted.closed_loop]
         if real is not None:
-
-            def make_real() -> Stopwatch:
-                self._watches.append(Stopwatch(real()))
-                return self._watches[-1]
-
+            players = players_of(given.spec, given.held_out, self._wanted.behaviours)
             loop = await closed_loop(
                 given.spec,
-                players_of(given.spec, given.held_out, self._wanted.behaviours),
+                players,
                 tasks,
                 make_dream,
-                make_real,
+                real,
                 seed=given.seed,
                 on_progress=counting("episodes in dream and reality"),
                 keep=keep,
@@ -296,12 +300,14 @@ class Measurement:
                 sessions(given.spec, given.held_out),
                 tasks,
                 make_dream,
-                make_real,
+                real,
                 recordings=given.held_out,
                 seed=given.seed,
                 on_progress=counting("long sessions"),
                 keep=keep,
             )
+            if self._wanted.prices.real_seconds is None:
+                await self._time(real, players, tasks)
             await self._require_answering(self._model)
             self._loop, self._long = loop, long
         attacked = await attacks(
@@ -318,6 +324,21 @@ class Measurement:
         )
         await self._require_answering(self._model)
         self._attacks = attacked
+
+    async def _time(self, real: Make, players: Sequence[ScriptedPlayer], tasks: Sequence[Task]) -> None:
+        """Time real steps in a few more episodes, one at a time: other episodes at the same time delay the answers."""
+        watches: list[Stopwatch] = []
+
+        def watched() -> Stopwatch:
+            watches.append(Stopwatch(real()))
+            return watches[-1]
+
+        for number, task in enumerate(tasks[:TIMED]):
+            behaviour = next(filter(None, (player.behaviour(task) for player in players)), None)
+            if behaviour is not None:
+                seed = self._given.seed + number
+                await perform(self._given.spec, watched, task, behaviour, seed=seed, source=Source.REAL)
+        self._real_steps_s = [seconds for watch in watches for seconds in watch.steps_s]
 
     def _basis(self) -> list[str]:
         """Everything that predictions, verdicts and scores depend on: the whole recordings with their labels, too."""

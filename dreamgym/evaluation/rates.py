@@ -171,12 +171,14 @@ def clustered(values: Sequence[float], clusters: Sequence[str], *, seed: int = 0
     """Mean of values in [0, 1] that come in clusters, such as the steps of a trajectory.
 
     The interval is a bootstrap over clusters, wider for few of them, and never narrower than Wilson's over all values,
-    as it would be if all values were equal.
+    as it would be if all values were equal. A single cluster shows nothing of others: it counts as one value.
     """
     plain = wilson(sum(values), len(values))
     if not values:
         return plain
     low, high = _mean_interval(values, clusters, seed)
+    if len(set(clusters)) == 1:
+        low, high = wilson(plain.mean, 1).low, wilson(plain.mean, 1).high
     return plain.model_copy(update={"low": max(0.0, min(low, plain.low)), "high": min(1.0, max(high, plain.high))})
 
 
@@ -226,8 +228,12 @@ def _mean_interval(values: Sequence[float], clusters: Sequence[str], seed: int) 
     sums_C = np.bincount(owners, weights=np.array(values, dtype=float), minlength=n)
     counts_C = np.bincount(owners, minlength=n)
     low, high = bootstrap(lambda drawn_RC: sums_C[drawn_RC].sum(axis=1) / counts_C[drawn_RC].sum(axis=1), n, seed=seed)
-    mean = math.fsum(values) / len(values)
-    wider = _quantile(n - 1) / NORMAL * math.sqrt(n / (n - 1)) if n > 1 else 1.0
+    return widened(math.fsum(values) / len(values), low, high, n)
+
+
+def widened(mean: float, low: float, high: float, clusters: int) -> tuple[float, float]:
+    """The ends of a bootstrap over clusters, further from the mean by as much as Student's t is for so few of them."""
+    wider = _quantile(clusters - 1) / NORMAL * math.sqrt(clusters / (clusters - 1)) if clusters > 1 else 1.0
     return mean - wider * (mean - low), mean + wider * (high - mean)
 
 
@@ -244,9 +250,10 @@ def rank_correlation(
 ) -> Rate | None:
     """Rank correlation of the mean outcome of P players between two worlds, with a bootstrap interval over N tasks.
 
-    If an outcome is missing in one world, the task does not count for this player. Draws without an order are left
-    out. If all others agree, the interval extends by Wilson's upper bound for an event that occurs in no task. None for
-    fewer than three players, or if all players are equally good in one of the worlds.
+    If an outcome is missing in one world, the task does not count for this player. A draw without an order counts as 0:
+    if many draws have none, the order rests on a few tasks. The interval is wider for few tasks; if all draws agree, it
+    extends by Wilson's upper bound for an event that occurs in no task. None for fewer than three players, or if all
+    players are equally good in one of the worlds.
     """
     import numpy as np
 
@@ -269,10 +276,10 @@ def rank_correlation(
 
     def of_draws(drawn_RN: NDArray[np.intp]) -> NDArray[np.float64]:
         drawn = correlations(drawn_RN)
-        return drawn if len(drawn) else mean
+        return np.concatenate([drawn, np.zeros(len(drawn_RN) - len(drawn))])
 
-    low, high = bootstrap(of_draws, one.shape[1], seed=seed)
-    rate = Rate(mean=found, low=min(low, found), high=max(high, found), n=len(one_PN))
+    low, high = widened(found, *bootstrap(of_draws, one.shape[1], seed=seed), one.shape[1])
+    rate = Rate(mean=found, low=max(-1.0, min(low, found)), high=min(1.0, max(high, found)), n=len(one_PN))
     return with_width(rate, one.shape[1])
 
 

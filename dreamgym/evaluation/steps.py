@@ -70,8 +70,9 @@ class StepFidelity(Frozen):
     errors: Rate
     """Share of the calls that are refused as recorded, or accepted as recorded."""
     reward: Detection
+    """Without the steps whose task only its own check calls accomplished; `accomplished` measures these."""
     false_rewards: Rate
-    """Share of the steps without a reward that are rewarded: what a policy would exploit."""
+    """Share of the steps without a reward that are rewarded, without the same steps: what a policy would exploit."""
     termination: Detection
     open_ends: Rate
     """Share of the answers for which it was not known whether the step ended its task; the episode then went on."""
@@ -97,6 +98,7 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
         explicit: the environment has an explicit state (`spec.state`); else states are texts.
     """
     provenances = [call.predicted.provenance for call in calls if call.predicted is not None]
+    paid = [call for call in calls if not call.told_by_check]
     claimed = [one for one in provenances if one.judged is not None and one.checked is not None]
     tiers = sorted({one.tier.value for one in provenances})
     return StepFidelity(
@@ -110,9 +112,9 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
         observation=share(calls, lambda call: call.exact),
         similarity=share(calls, lambda call: call.similarity),
         errors=share(calls, lambda call: call.errors_agree),
-        reward=_detection(calls, lambda result: result.reward > 0),
+        reward=_detection(paid, lambda result: result.reward > 0),
         false_rewards=share(
-            [call for call in calls if call.recorded.reward <= 0],
+            [call for call in paid if call.recorded.reward <= 0],
             lambda call: call.got is not None and call.got.reward > 0,
         ),
         termination=_detection(calls, lambda result: result.terminated),

@@ -100,9 +100,6 @@ async def collect(
             store = await stack.enter_async_context(open_store(dsn))
             if isinstance(env, str) and (folder := folder_of(env)) is not None:
                 await claim([folder], store)
-        if where is Against.DREAM and store is not None:
-            recorded = await store.buffer.trajectories(spec.name)
-            say_estimate(await of_episodes(spec, chosen, recorded, episodes, seed=seed), say)
         playing = Playing(env, spec, where, agent, workers, model, policy_url, store.dsn if store is not None else None)
         players: Sequence[Play]
         if cluster is None:
@@ -121,6 +118,9 @@ async def collect(
             kept = await InBuffer.of(store.buffer, spec.name, source)
         version = version_of(spec) if where is Against.REAL else None
         collection = Collecting(planned, kept, version=version, redact=redact_by(spec.redact))
+        if where is Against.DREAM and store is not None and (left := episodes - collection.there):
+            recorded = await store.buffer.trajectories(spec.name)
+            say_estimate(await of_episodes(spec, chosen, recorded, left, seed=seed), say)
         await collection.run(players)
     return collection
 

@@ -30,8 +30,8 @@ from dreamgym.types import TokenUsage, Trajectory
 
 SAMPLED = 24
 """Number of recorded steps that are sampled for an estimate."""
-KNOWN = 50
-"""Number of recorded trajectories from which the sampled steps are shown examples."""
+KNOWN = 1000
+"""Most recorded trajectories that the sampled steps are answered from; with fewer, more steps would need the model."""
 USUAL, MOST = 4, 5
 """Characters per token: usually, and at most. The least is CHARACTERS_PER_TOKEN."""
 THOUGHT = 60

@@ -21,6 +21,7 @@ from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool
 from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.differences import paired
+from dreamgym.evaluation.final_answers import with_outcome
 from dreamgym.evaluation.material import Material, material
 from dreamgym.evaluation.measurement import Measurement, Say, Wanted, silent
 from dreamgym.evaluation.predictions import RecordedStep, as_done, dream_of, played_again, predictions
@@ -197,6 +198,10 @@ def fidelity(
         seed=seed,
     )
     wanted = _wanted(spec, judge, closed_loop, prices, parallel, say)
+    answered = any(one.answer is not None for one in with_outcome(given.held_out))
+    more = {"final answers": answered, "the judge": judge, "closed loop and attacks": closed_loop}
+    names = ", ".join(name for name, is_asked in more.items() if is_asked)
+    beyond = f"; not counted: {names}" if names else ""
     encoder, progress = load_encoder(), now_and_then(say)
     running = [
         Measurement(
@@ -214,8 +219,10 @@ def fidelity(
 
     async def measure() -> None:
         try:
-            for asked in chosen:
-                say_estimate(await of_steps(spec, asked, given.known, given.steps, seed=seed), say)
+            for one, asked in zip(running, chosen, strict=True):
+                if left := one.left():
+                    estimate = await of_steps(spec, asked, given.known, left, seed=seed)
+                    say_estimate(estimate and estimate._replace(basis=estimate.basis + beyond), say)
             await _measure(running, chosen, given, cluster, parallel)
         finally:
             for closing in (*loaded, *([wanted.judge] if wanted.judge is not None else ())):

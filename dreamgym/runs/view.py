@@ -35,7 +35,7 @@ async def view_until_stopped(
             token comes from DREAMGYM_TOKEN or the URL. None: the page only reads.
 
     Raises:
-        InvalidInput: there is no such folder, or the port is taken.
+        InvalidInput: there is no such folder, the URL cannot be one, or the port is taken.
         StoreError: the store cannot be reached, and there is no folder to show.
     """
     from dreamgym_server.app import build_view

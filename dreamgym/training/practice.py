@@ -105,7 +105,7 @@ class Settings(Frozen):
     staleness: int = Field(default=0, ge=0)
     """Number of updates by which the policy that plays is behind the one that learns, so that both work at once; 0:
     they take turns. Each token is weighted by its probability under the newer policy divided by that under the older
-    one, at most 2."""
+    one; nothing is learned from a token whose weight is above 2."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the start policy in the loss; 0 leaves the term out."""
     accumulate: int = Field(default=1, ge=1)

@@ -313,6 +313,37 @@ async def test_the_bill_of_fidelity_is_within_its_estimate(dreamgym: Command) ->
     assert err.index("estimate: ") < err.index("spent: ")
 
 
+async def test_the_estimate_of_fidelity_knows_all_recordings_that_answer_instead_of_the_model(
+    dreamgym: Command,
+) -> None:
+    Path("desk/env.toml").write_text('name = "desk"\ndeterministic = true\n')
+    twice = [episode(number % 120) for number in range(240)]
+    lines = [one.model_copy(update={"id": f"{one.id}-{at}"}).model_dump_json() for at, one in enumerate(twice)]
+    Path("desk/trajectories.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    async with billing(simulator) as (url, account):
+        code, _, err = await dreamgym("fidelity", "desk", "--limit", "60", "--model", f"{url}#m without effects,views")
+    assert code == 0, err
+    calls, _ = estimated(err)
+    assert calls[1] <= len(account.bills) - 1 <= calls[2]
+
+
+async def test_the_estimate_of_fidelity_leaves_out_kept_steps_and_names_what_it_does_not_count(
+    dreamgym: Command,
+) -> None:
+    async with billing(simulator) as (url, _):
+        command = ["fidelity", "desk", "--model", f"{url}#m {ASKED}", "--out", "out"]
+        code, _, err = await dreamgym(*command)
+        assert code == 0, err
+        assert "not counted" not in err
+        code, _, err = await dreamgym(*command, "--judge", f"{url}#m")
+    assert code == 0, err
+    assert "estimate" not in err, "every step was predicted before"
+    async with billing(simulator) as (url, _):
+        command = ["fidelity", "desk", "--model", f"{url}#m {ASKED}", "--judge", f"{url}#m", "--closed-loop", "1"]
+        code, _, err = await dreamgym(*command)
+    assert "; not counted: the judge, closed loop and attacks: about " in err
+
+
 async def test_the_bill_of_annotate_is_within_its_estimate(dreamgym: Command) -> None:
     async with billing(simulator) as (url, account):
         code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m")
@@ -337,9 +368,15 @@ async def test_the_bill_of_collect_is_within_its_estimate(dreamgym: Command, dsn
         model = f"{url}#m {ASKED}"
         code, _, err = await dreamgym(*command, "--episodes", "10", "--out", "out.jsonl", "--model", model)
         assert code == 0, err
-    calls, dollars = estimated(err)
-    assert calls[1] <= len(account.bills) - 1 <= calls[2]
-    assert dollars[1] <= account.dollars <= dollars[2]
+        calls, dollars = estimated(err)
+        assert calls[1] <= len(account.bills) - 1 <= calls[2]
+        assert dollars[1] <= account.dollars <= dollars[2]
+        code, _, err = await dreamgym(*command, "--episodes", "12", "--out", "out.jsonl", "--model", model)
+        assert code == 0, err
+        assert estimated(err)[0][0] == 2 * STEPS, "only the two new episodes are estimated"
+        code, _, err = await dreamgym(*command, "--episodes", "12", "--out", "out.jsonl", "--model", model)
+        assert code == 0, err
+        assert "estimate" not in err, "all episodes were played before"
 
 
 def recorded_lamp(number: int) -> Trajectory:
@@ -393,6 +430,10 @@ async def test_training_ends_before_the_budget_is_exceeded_and_the_resumed_run_p
         )
         code, said = await dreamgym(*command, "--resume", "--budget", "5.00")
         assert code == 0, said
+        assert "estimate: about " in said
+        code, said = await dreamgym(*command, "--resume")
+        assert code == 0, said
+        assert "estimate" not in said, "no update is left"
     kept = [json.loads(line) for line in Path("run/spent.jsonl").read_text().splitlines()]
     assert [line["budget"] for line in kept] == ["20 calls", "5.00 dollars"]
     assert sum(line["calls"] for line in kept) == len(account.bills)

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from dreamgym.content import observation_of, result_of, tool_result, with_stand_ins
 from dreamgym.types import JsonObject
@@ -17,11 +18,19 @@ NOTED: JsonObject = {"type": "text", "text": "careful", "annotations": {"priorit
 blocks = st.lists(st.sampled_from([TEXT, IMAGE, OTHER, LINK, HELD, NOTED]), max_size=4)
 
 
-@given(blocks, st.booleans(), st.none() | st.dictionaries(st.text(max_size=3), st.integers()))
+json_values = st.none() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+
+
+@given(
+    blocks,
+    st.booleans(),
+    json_values | st.dictionaries(st.text(max_size=3), st.integers()),
+    st.dictionaries(st.sampled_from(["x-cost", "citations"]), json_values),
+)
 def test_a_result_becomes_a_step_and_the_same_result_again(
-    content: list[JsonObject], is_error: bool, structured: JsonObject | None
+    content: list[JsonObject], is_error: bool, structured: JsonValue, own: JsonObject
 ) -> None:
-    answer: JsonObject = {"content": list(content), "isError": is_error}
+    answer: JsonObject = {**own, "content": list(content), "isError": is_error}
     if structured is not None:
         answer["structuredContent"] = structured
     assert tool_result(result_of(answer)) == answer

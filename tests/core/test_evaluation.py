@@ -123,6 +123,12 @@ def test_the_interval_of_clustered_values_covers_the_truth_for_few_clusters(clus
     assert sharing / rounds > 0.925, "it is no narrower than Wilson's"
 
 
+def test_the_values_of_a_single_cluster_have_the_interval_of_one_value() -> None:
+    for values in ([1.0] * 40, [1.0] * 20 + [0.0] * 20):
+        rate, one = clustered(values, ["only"] * 40), wilson(sum(values) / 40, 1)
+        assert (rate.low, rate.mean, rate.high, rate.n) == (one.low, one.mean, one.high, 40)
+
+
 def test_the_seed_of_an_interval_may_be_negative() -> None:
     values, names = [float(i % 3 == 0) for i in range(100)], [str(i // 2) for i in range(100)]
     assert clustered(values, names, seed=-1).mean == clustered(values, names).mean

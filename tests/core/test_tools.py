@@ -67,7 +67,7 @@ def test_a_refusal_needs_no_structured_content() -> None:
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "https://example.com/schema.json"}])
 def test_an_unusable_schema_is_refused_with_the_name_of_its_tool(schema: JsonObject) -> None:
     tool = {"name": "odd", "inputSchema": {"type": "object"}, "outputSchema": schema}
-    with pytest.raises(InvalidInput, match="environment 'desk', tool 'odd': not a usable JSON Schema"):
+    with pytest.raises(InvalidInput, match=r"'odd': not a usable JSON Schema: .*; correct the schema in tools\.json"):
         Tools(spec(tools_list={"tools": [tool]}))
 
 

@@ -285,6 +285,8 @@ async def test_a_judge_must_agree_if_a_check_needs_an_answer_that_a_language_mod
 def test_a_check_of_answers_compares_json_as_json_and_counts() -> None:
     wanted = task(answers=['{"a": 1, "b": 2}', "yes"])
     assert accomplished(wanted, "", ['{"b":2,"a":1}', "yes", "more"]) is True
+    assert accomplished(wanted, "", ["yes", '{"a": 1.0, "b": 2e0}']) is True, "1 and 1.0 are one number"
+    assert accomplished(wanted, "", ["yes", '{"a": 1.5, "b": 2}']) is False
     assert accomplished(wanted, "", ["yes", "yes"]) is False
     assert accomplished(task(), "", ["yes"]) is None
     assert accomplished(task(answers="yes"), "") is None
@@ -330,6 +332,7 @@ def test_tasks_share_a_goal_if_instruction_and_check_are_the_same() -> None:
 def test_only_an_environment_that_ends_its_tasks_is_over_when_they_are_done() -> None:
     tools = EnvironmentSpec(name="crm", tools_list=({"tools": [{"name": "a"}, {"name": "b"}]},))
     assert HOUSE.is_over_when_done
+    assert not HOUSE.model_copy(update={"adapter": "mcp"}).is_over_when_done, "a recorded server with one tool"
     assert not tools.is_over_when_done
     assert not tools.model_copy(update={"adapter": "mcp"}).is_over_when_done
     assert tools.model_copy(update={"adapter": "bfcl"}).is_over_when_done

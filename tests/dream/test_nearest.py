@@ -112,7 +112,9 @@ async def test_a_step_of_a_server_without_states_is_not_repeated_if_it_is_not_an
 
 
 async def test_without_recordings_the_error_says_how_to_record() -> None:
-    with pytest.raises(PredictionError, match=r"'house'.*dreamgym collect.*dreamgym seed"):
+    with pytest.raises(
+        PredictionError, match=r"'house', or nothing was when this episode began: .*record.*collect.*seed"
+    ):
         await NearestModel().predict(query(HOUSE, KITCHEN, act("look")))
 
 

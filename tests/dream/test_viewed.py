@@ -18,6 +18,7 @@ from dreamgym.errors import NotRecorded, PredictionError, StoreError
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.buffer import GROUNDED
 from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.tools import Tools
 from dreamgym.types import (
     JsonObject,
     Provenance,
@@ -85,12 +86,14 @@ async def dream(*more: Trajectory, without: frozenset[Part] = frozenset()) -> tu
     return made, buffer
 
 
-async def test_a_recorded_answer_has_its_meta_and_another_answer_has_none() -> None:
-    said: JsonObject = {"vendor/view": {"page": 2}}
-    made, _ = await dream(recorded(2, step("list_bookings", {"page": 2}, "Zoe", {"meta": said})))
-    with_meta = await made.step(ToolCall(name="list_bookings", arguments={"page": 2}))
+async def test_a_recorded_answer_has_its_meta_its_own_fields_and_its_structured_list_and_another_answer_has_none() -> (
+    None
+):
+    said: JsonObject = {"meta": {"vendor/view": {"page": 2}}, "fields": {"x-cost": 3}, "structured": ["Zoe"]}
+    made, _ = await dream(recorded(2, step("list_bookings", {"page": 2}, "Zoe", said)))
+    same = await made.step(ToolCall(name="list_bookings", arguments={"page": 2}))
     without = await made.step(ToolCall(name="list_bookings"))
-    assert (with_meta.observation, with_meta.info["meta"]) == ("Zoe", said)
+    assert (same.observation, same.info) == ("Zoe", said)
     assert (without.observation, without.info) == ("Ann", {})
 
 
@@ -101,6 +104,36 @@ async def test_structured_content_has_the_arguments_in_place_and_the_read_after_
     assert json.loads(booked.observation) == booked.structured
     assert (await made.step(ToolCall(name="list_bookings"))).observation == "Ann\nDora"
     assert [one.provenance.tier for one in made.transitions] == [Tier.VIEWS, Tier.VIEWS]
+
+
+async def test_a_recorded_server_whose_only_tool_takes_one_text_is_no_text_game() -> None:
+    city: JsonObject = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool: JsonObject = {"name": "weather", "inputSchema": city, "annotations": {"readOnlyHint": True}}
+    spec = EnvironmentSpec(name="desk", tools_list=({"tools": [tool]},), adapter="mcp")
+    buffer = MemoryBuffer(TrigramEncoder())
+    seen = (
+        step("weather", {"city": "Oslo"}, "Oslo: -3 degrees"),
+        step("weather", {"city": "Rome"}, "Rome: 20 degrees"),
+    )
+    await buffer.add([recorded(0, *seen, spec=spec)])
+    made = DreamEnvironment(spec, NearestModel(), buffer)
+    await made.reset(Task(id="new", env="desk", instruction=""))
+    with pytest.raises(NotRecorded):
+        await made.step(ToolCall(name="weather", arguments={"city": "London"}))
+    rome = await made.step(ToolCall(name="weather", arguments={"city": "Rome"}))
+    assert rome.observation == "Rome: 20 degrees"
+
+
+async def test_an_answer_whose_output_schema_is_a_list_is_given_as_recorded() -> None:
+    tool: JsonObject = {"name": "ids", "inputSchema": {"type": "object"}, "outputSchema": {"type": "array"}}
+    spec = EnvironmentSpec(name="desk", tools_list=({"tools": [tool]},))
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add([recorded(0, step("ids", {}, "[1, 2]", {"structured": [1, 2]}), spec=spec)])
+    made = DreamEnvironment(spec, NearestModel(), buffer)
+    await made.reset(Task(id="new", env="desk", instruction=""))
+    answer = await made.step(ToolCall(name="ids"))
+    assert (answer.observation, answer.info["structured"]) == ("[1, 2]", [1, 2])
+    assert Tools(spec).violation("ids", answer) is None
 
 
 async def test_a_picture_is_repeated_to_the_letter() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 from dreamgym_integrations.trainers.policy.model import ChatCodec
+from dreamgym_integrations.trainers.policy.ppo import token_rewards
 from dreamgym_server.sources import RealWorlds, Worlds
 from echo import SPEC, Echo, tiny
 from mcp import Client
@@ -189,6 +190,28 @@ async def test_an_agent_that_rewrites_its_history_yields_a_segment_each_time() -
     said = [TOKENIZER.decode(segment.completion_ids) for segment in rollout.segments]
     assert said == ["0 notes<|im_end|>", "2 notes<|im_end|>", "4 notes<|im_end|>"]
     assert rollout.reward == 0.0
+
+
+async def test_the_reward_comes_after_everything_that_the_policy_said_in_any_conversation() -> None:
+    async def with_a_helper(task: str, mcp_url: str, policy_url: str) -> str:
+        """Ask in one conversation, then in a second one, and go on with the first."""
+        plan, helper = ([{"role": "user", "content": text}] for text in (task, "How?"))
+        async with AsyncOpenAI(base_url=policy_url, api_key="none") as client, Client(mcp_url) as environment:
+            for talk in (plan, helper, plan):
+                messages: Any = talk
+                said = await client.chat.completions.create(model="m", messages=messages)
+                talk.append({"role": "assistant", "content": said.choices[0].message.content or ""})
+                talk.append({"role": "user", "content": "And then?"})
+            for _ in range(2):
+                await environment.call_tool("add", {"n": 5})
+        return "done"
+
+    speaker = Speaker(lambda prompt: "help" if "How?" in prompt else "plan")
+    async with stage(with_a_helper, speaker, worlds=counter()) as play:
+        (rollout,) = await play()
+    assert sorted(len(turns(segment)) for segment in rollout.segments) == [1, 2]
+    rewards_T = token_rewards(rollout.segments, rollout.total_reward)
+    assert (rollout.reward, rewards_T[-1], sum(rewards_T)) == (1.0, 1.0, 1.0), "PPO credits what comes before a reward"
 
 
 async def crashes(task: str, mcp_url: str, policy_url: str) -> str:

@@ -29,6 +29,7 @@ def case(
     features: tuple[float, ...] = (),
     seconds: float = 0.0,
     accomplished: bool | None = None,
+    fulfilled: bool = False,
     claimed: bool | None = None,
     **provenance: object,
 ) -> Compared:
@@ -52,6 +53,7 @@ def case(
         before=before,
         after=after,
         accomplished=accomplished,
+        fulfilled=fulfilled,
         claimed=claimed,
         predicted=transition or None,
         features=features,

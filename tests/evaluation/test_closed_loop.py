@@ -15,13 +15,14 @@ from dreamgym import EnvironmentSpec, Source, StepResult, StopReason, Task, Tool
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.environment import Environment
+from dreamgym.environment import Behaviour, Environment
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.closed_loop import ClosedLoop, PlayerResult, closed_loop
 from dreamgym.evaluation.consistency import Consistency, consistency
 from dreamgym.evaluation.episodes import has_succeeded, perform, play_many, repeating
 from dreamgym.evaluation.players import ScriptedPlayer, players_of, sessions, tasks_of
 from dreamgym.evaluation.rates import by_cluster, rank_correlation, ranks, spearman, wilson
+from dreamgym.evaluation.report.tables import player_rows
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject
@@ -105,6 +106,12 @@ async def test_an_episode_that_the_dream_does_not_answer_is_reported_separately_
     assert [one.dream for one in recorded.outcomes if one.task.endswith("-2")] == [None, None]
     assert recorded.dream.n == 6
     assert recorded.real.n == 8
+
+
+async def test_the_table_of_players_shows_over_how_many_tasks_success_is_known_in_each_world() -> None:
+    head, *rows = player_rows(await looped(DeskModel(unsure)))
+    row = dict(zip(head, rows[0], strict=True))
+    assert (row["player"], row["tasks"], row["known: dream, reality"]) == ("recorded", "8", "6, 8")
 
 
 async def test_a_real_environment_that_fails_is_reported_separately() -> None:
@@ -210,6 +217,18 @@ async def test_the_reward_decides_if_the_environment_ends_its_tasks() -> None:
     assert result.play_along is not None
     assert result.play_along.difference.mean == 1.0
     assert result.play_along.accepted_wrongly.mean == 1.0
+
+
+async def test_more_players_at_the_same_tasks_do_not_make_the_success_of_all_more_certain() -> None:
+    def half(task: Task) -> Behaviour:
+        return repeating([ToolCall(name="act", arguments={"command": "on" if task.id < "lamp-5" else "look"})])
+
+    lamps = [Task(id=f"lamp-{i}", env="lamp", instruction="light") for i in range(10)]
+    alike = [ScriptedPlayer(f"player {i}", half) for i in range(8)]
+    one, many = [(await closed_loop(TEXT, alike[:n], lamps, Lamp, Lamp)).replay for n in (1, 8)]
+    for few, more in ((one.dream_success, many.dream_success), (one.success, many.success)):
+        assert (few.mean, 8 * few.n) == (more.mean, more.n)
+        assert (few.low, few.high) == pytest.approx((more.low, more.high))
 
 
 async def test_a_language_model_that_believes_everything_is_caught_playing_along() -> None:
@@ -380,6 +399,25 @@ def test_players_that_rank_alike_in_every_draw_have_the_interval_of_an_event_tha
     rate = rank_correlation(outcomes, outcomes)
     assert rate is not None
     assert (rate.low, rate.mean, rate.high) == pytest.approx((1 - wilson(0, 10).high, 1, 1))
+
+
+def test_the_interval_of_a_rank_correlation_that_rests_on_one_task_contains_0() -> None:
+    dreamed = [[1.0] + [0.0] * 7] * 3 + [[0.0] * 8] * 3
+    real = [[1.0] * 8, [1.0] * 7 + [0.0], [1.0] * 6 + [0.0] * 2, [1.0] * 3 + [0.0] * 5, [1.0] + [0.0] * 7, [0.0] * 8]
+    rate = rank_correlation(dreamed, real)
+    assert rate is not None
+    assert rate.mean == pytest.approx(0.878, abs=0.001)
+    assert rate.low < 0, "without that task there is no order"
+
+
+def test_the_interval_of_a_rank_correlation_over_few_tasks_is_wider_than_that_over_copies_of_them() -> None:
+    dreamed, real = [[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 1.0]], [[1.0, 1.0, 1.0], [0.0, 1.0, 0.0], [0.0] * 3]
+    few = rank_correlation(dreamed, real)
+    many = rank_correlation([row * 20 for row in dreamed], [row * 20 for row in real])
+    assert few is not None
+    assert many is not None
+    assert few.mean == many.mean
+    assert few.low < many.low < many.mean
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), max_size=5), max_size=5))

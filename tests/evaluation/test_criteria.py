@@ -151,6 +151,15 @@ def test_the_kappa_of_one_episode_still_has_an_interval() -> None:
     assert found.low < found.mean < found.high
 
 
+def test_the_interval_of_a_kappa_over_two_episodes_reaches_beyond_the_kappas_of_each() -> None:
+    ours, theirs = [0, 1, 2, 2, 0, 1, 2, 2], [0, 1, 2, 1, 0, 2, 1, 1]
+    worse = weighted_kappa(ours[4:], theirs[4:], ["b"] * 4)
+    both = weighted_kappa(ours, theirs, ["a"] * 4 + ["b"] * 4)
+    assert worse is not None
+    assert both is not None
+    assert both.low < worse.mean - 0.2
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=2, max_size=30))
 def test_kappa_is_symmetric_and_at_most_1(pairs: list[tuple[int, int]]) -> None:
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]

@@ -10,7 +10,8 @@ import pytest
 from desk import SPEC, Desk, DeskModel, gullible, recordings
 
 import dreamgym
-from dreamgym.dream.model import ExperienceModel
+from dreamgym.dream.model import ExperienceModel, Prediction, Query
+from dreamgym.dream.task_check import accomplished
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.criteria import CRITERIA
@@ -20,10 +21,12 @@ from dreamgym.evaluation.material import Material, material
 from dreamgym.evaluation.measurement import Measurement, Wanted
 from dreamgym.evaluation.predictions import dream_of, predictions
 from dreamgym.evaluation.report import FidelityReport
+from dreamgym.evaluation.report.behind import cell
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.report.text import as_text, cost_notes, plain
-from dreamgym.evaluation.setting import Setting
+from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.llm import ScriptedLLM
+from dreamgym.types import StepResult, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -207,6 +210,43 @@ async def test_a_closed_loop_times_the_real_environment() -> None:
     assert found.attacks.rewarded.mean == 0.0
     assert found.cost.prices.real_seconds is not None
     assert plain(cost_notes(found.cost)[0]).startswith("Time: a step takes")
+
+
+async def test_a_dream_that_rewards_what_only_the_check_calls_accomplished_gives_no_false_reward() -> None:
+    def ends(query: Query, right: Prediction) -> Prediction:
+        won = accomplished(query.task, right.next_state, [right.observation]) is True
+        return right.model_copy(update={"success": won, "terminated": won})
+
+    alone = setting("desk without effects,recorded")
+    one = Measurement(await given(), alone, DeskModel(ends), TrigramEncoder())
+    await one.run()
+    found = one.report()
+    rewarded = [
+        step.values for step in one.behind() if step.values.get(cell("answers", "end: precision", "share")) == 0
+    ]
+    assert rewarded, "the dream rewards steps, and the recording has no rewards"
+    assert (found.steps.false_rewards.mean, found.steps.reward.precision.n) == (0, 0)
+    assert found.bound.eps_reward.mean == 0
+    assert all(cell("answers", "unrewarded steps: rewarded", "share") not in values for values in rewarded)
+
+
+async def test_a_real_step_is_timed_while_nothing_else_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+
+    class Second(Desk):
+        async def step(self, action: ToolCall) -> StepResult:
+            await asyncio.sleep(0)  # others go on
+            clock[0] += 1
+            return await super().step(action)
+
+    def slow(query: Query, right: Prediction) -> Prediction:
+        clock[0] += 100
+        return right
+
+    one = measuring(await given(), model=DeskModel(slow), wanted=WANTED._replace(closed_loop=2, make_real=Second))
+    await one.run()
+    assert one.report().cost.prices.real_seconds == 1
 
 
 async def test_a_dream_is_attacked_even_without_the_real_environment() -> None:

@@ -80,8 +80,8 @@ def test_the_tables_give_totals_with_intervals_and_tools_with_counts(tmp_path: P
         )
         (tmp_path / f"{file}.json").write_text(report.model_dump_json())
     lines = tables(tmp_path).splitlines()
-    assert lines[2].startswith("| counter | the real server | 2 | 50 % [9, 91] | 100 % [21, 100] |")
-    assert lines[3].startswith("| counter | nearest, k = 16 | 2 | 50 % [9, 91]")
+    assert lines[2].startswith("| counter | the real server | 2 | 50 % [5, 95] | 100 % [21, 100] |")
+    assert lines[3].startswith("| counter | nearest, k = 16 | 2 | 50 % [5, 95]")
     assert "| add | nearest, k = 16 | 1 | 1 of 1 | 1 of 1 | 1 of 1 | 1 of 1 | 1.00 |" in lines
     assert "| secret | the real server | 1 | 0 of 1 |  | 0 of 1 | 0 of 1 | 0.00 |" in lines
 

@@ -18,6 +18,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import PredictionError
 from dreamgym.evaluation.attack_texts import Attack, texts_of
 from dreamgym.evaluation.attacks import Attacks, attack_calls, attacks
+from dreamgym.evaluation.rates import wilson
 from dreamgym.replay.buffer import Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text
@@ -90,6 +91,16 @@ async def test_a_state_that_an_attack_wrote_counts_as_earned() -> None:
 
     result = await attacked(DeskModel(obeys), CHECKED, checks=False)
     assert {one.kind for one in result.earned} == {Attack.STATE_OPERATION}
+
+
+async def test_attacks_that_succeed_at_one_task_alone_show_little_of_other_tasks() -> None:
+    def believes(query: Query, right: Prediction) -> Prediction:
+        return gullible(query, right) if query.task.id == OPEN[0].id else right
+
+    result = await attacked(DeskModel(believes), OPEN)
+    won = sum(round(kind.rewarded.mean * kind.rewarded.n) for kind in result.kinds)
+    assert won > 3
+    assert result.rewarded.high > wilson(won, result.rewarded.n).high + 0.1
 
 
 async def test_a_task_that_is_done_at_the_start_is_left_out() -> None:

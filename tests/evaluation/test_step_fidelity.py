@@ -137,9 +137,10 @@ def test_false_rewards_are_counted_over_steps_without_reward_and_a_missing_answe
         case("a", "b", "b", recorded=refusal("no"), got=going),
         case("a", "b", None, recorded=going),
         case("a", "b", "b", recorded=won),
+        case("a", "b", "b", recorded=going, got=won, fulfilled=True),
     ]
     found = step_fidelity(calls, explicit=False).false_rewards
-    assert (found.mean, found.n) == (0.25, 4)
+    assert (found.mean, found.n) == (0.25, 4), "the task of the last step is accomplished, as its check says"
 
 
 def test_steps_that_accomplish_their_task_have_precision_and_recall() -> None:

@@ -1,6 +1,7 @@
 """Each fault of a recording gives one message, and the good part of the recording is kept."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def test_a_corrupt_line_in_the_middle_is_the_only_line_lost(tmp_path: Path) -> N
         ({"error": {"code": -32000, "message": "Connection closed: it died"}}, "the connection to the server was lost"),
         ({"result": {"task": {"taskId": "1"}}}, "the answer is not a tool result"),
         ({"result": {"inputRequests": {}}}, "the server asked for more input"),
+        ({"result": {"content": [], "structuredContent": {"n": math.inf}}}, "it has NaN or an infinite number"),
     ],
 )
 def test_a_call_without_an_answer_is_left_out_and_reported(tmp_path: Path, answer: JsonObject, why: str) -> None:
@@ -127,6 +129,14 @@ def test_a_tool_list_read_to_its_end_is_preferred_to_a_newer_incomplete_one(tmp_
     assert len(EnvironmentSpec.load(folder).tools) == 2
     (folder / "recordings" / "a.jsonl").unlink()
     assert build_folder(folder).messages == ("no client has read the tool list to its last page: tools may be missing",)
+
+
+@pytest.mark.parametrize("cursor", ["", None])
+def test_a_tool_list_whose_last_cursor_is_empty_is_read_to_its_end(tmp_path: Path, cursor: str | None) -> None:
+    folder = crm(tmp_path)
+    listed = {"tools": [GET], "nextCursor": cursor}
+    Tape(folder, "a").exchange("tools/list", {}, result=listed).call("get", "Ada", id="x1")
+    assert build_folder(folder).messages == ()
 
 
 @pytest.mark.parametrize("tools", [[], [{"name": ""}], [GET, GET], "x", None, [3]])

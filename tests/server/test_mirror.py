@@ -8,11 +8,14 @@ from typing import Any
 import httpx2
 import pytest
 from answers import text_of
+from dreamgym_server.sources import RealWorlds
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import TextContent, TextResourceContents
-from server_stage import BreakableStore, Stage, counter_spec
+from server_stage import BreakableStore, CounterEnvironment, Stage, counter_spec
 from test_agent_door import HANDSHAKE, MODERN, ask, create
+
+from dreamgym.types import StepResult, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -203,6 +206,13 @@ async def test_a_server_recorded_in_the_newest_revision_presents_itself_in_both(
     stage.breakable.broken = False
     initialized = (await asked(stage, mirrored(discover=discover), "initialize", HELLO, {})).json()["result"]
     assert (initialized["serverInfo"], initialized["instructions"], initialized["capabilities"]) == (info, "Hi.", kept)
+
+
+async def test_a_server_recorded_without_a_handshake_has_the_name_that_its_tool_list_gives(stage: Stage) -> None:
+    info = {"name": "new", "version": ""}
+    pages = ({"tools": TOOLS, "_meta": {"io.modelcontextprotocol/serverInfo": info}},)
+    result = (await asked(stage, counter_spec(tools_list=pages), "initialize", HELLO, {})).json()["result"]
+    assert result["serverInfo"] == info
 
 
 async def test_an_environment_without_a_mirror_offers_tools_and_nothing_else(stage: Stage) -> None:
@@ -419,3 +429,24 @@ async def test_content_blocks_and_structured_content_of_a_step_are_given_byte_fo
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
     assert f'"content":{said(CONTENT)},"isError":false,"structuredContent":{{"b":[null]}}' in answer.text
     assert state["step"] == 1
+
+
+class Listing(CounterEnvironment):
+    """Answers with structured content that is a list, and with a field that MCP does not define."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        result = await super().step(action)
+        return result.model_copy(update={"info": {"structured": [1, 2], "fields": {"x-cost": 3}}})
+
+
+@ERAS
+async def test_structured_content_that_is_no_object_is_given_in_the_newest_revision_only(
+    stage: Stage, headers: dict[str, str]
+) -> None:
+    worlds = RealWorlds(counter_spec(), lambda: Listing(counter_spec()))
+    async with stage.serve(worlds) as (_, http):
+        made = await create(http)
+        answer = await ask(http, made["mcp_url"], "tools/call", {"name": "add", "arguments": {"n": 1}}, headers)
+    result = answer.json()["result"]
+    assert (result["x-cost"], result["isError"]) == (3, False)
+    assert result.get("structuredContent") == ([1, 2] if headers is MODERN else None)

@@ -486,6 +486,20 @@ async def test_a_line_that_is_not_an_episode_is_counted_and_hides_no_other(tmp_p
     assert found["episode"] == "good"
 
 
+async def test_an_episode_that_is_twice_in_a_file_counts_once(tmp_path: Path) -> None:
+    async with page(in_folder(tmp_path, episode("a", ["one"]), episode("a", ["one"]))) as http:
+        (shown,) = (await asked(http, "episodes", place="folder"))["episodes"]
+        of_task = await asked(http, "episodes", place="folder", env=shown["env"], task=shown["task"])
+    assert of_task["matching"] == 1
+
+
+async def test_a_request_that_needs_the_store_is_refused_if_none_is_open(tmp_path: Path) -> None:
+    async with page(in_folder(tmp_path, episode("a", ["one"]))) as http:
+        answers = [await http.get(question) for question in ("events?id=a", "near?env=crm&tool=go", "tasks?env=crm")]
+    assert [one.status_code for one in answers] == [503] * 3
+    assert {one.json()["error"] for one in answers} == {"no store is open here: only a run folder is shown"}
+
+
 async def test_what_is_not_a_regular_file_is_not_opened(tmp_path: Path) -> None:
     in_folder(tmp_path, episode("a", ["one"]))
     os.mkfifo(tmp_path / "pipe.jsonl")
@@ -565,6 +579,12 @@ async def test_the_watcher_of_an_episode_that_cannot_exist_is_told_once(store: S
     stage = Stage(store.buffer, store.episodes)
     async with stage.serve(answers=Answers(Library(store=StoredEpisodes(store.database)))) as (url, _):
         assert await asyncio.wait_for(heard(url, "\x00"), 20) == [{"gone": True}]
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://"])
+def test_a_server_to_write_to_is_refused_at_the_start_if_its_url_cannot_be_one(url: str) -> None:
+    with pytest.raises(InvalidInput, match="expected http://HOST:PORT"):
+        Hand(url)
 
 
 async def test_a_call_by_hand_says_why_the_server_refused_it(stage: Stage) -> None:

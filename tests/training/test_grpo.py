@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
+from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer
-from dreamgym_integrations.trainers.policy.model import load_chat_policy
+from dreamgym_integrations.trainers.policy.model import load_chat_policy, load_policy
 from dreamgym_integrations.trainers.policy.train import train_policy
 from lamp import LampEnvironment
 from lamp_runs import broken_after, lamp, practice, same, trained, weights
@@ -60,6 +61,18 @@ async def test_the_sampled_log_probabilities_are_those_of_the_model_on_the_whole
         ):
             if sampled:
                 assert logprobs[start + i - 1, token].item() == pytest.approx(logprob, abs=1e-4)
+
+
+async def test_a_policy_whose_tokenizer_has_no_token_for_padding_samples_the_same(
+    lamp_policy: Path, tmp_path: Path
+) -> None:
+    policy, _ = load_policy(lamp_policy)
+    policy.tokenizer.pad_token = None
+    save_model(policy.model, policy.tokenizer, tmp_path / "bare")
+    prompts_B, seeds_B = [[5, 6, 7], [8]], [1, 2]
+    bare, _ = load_policy(tmp_path / "bare")
+    whole, _ = load_policy(lamp_policy)
+    assert bare.generate(prompts_B, seeds_B=seeds_B) == whole.generate(prompts_B, seeds_B=seeds_B)
 
 
 async def test_the_sampled_tokens_decode_to_exactly_the_actions_that_reached_the_environment(

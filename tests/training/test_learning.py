@@ -9,6 +9,7 @@ from lamp_runs import same, trained, weights
 from safetensors.torch import load_file
 
 from dreamgym import EnvironmentSpec, Task
+from dreamgym.errors import TrainingStopped
 from dreamgym.training.practice import Settings
 from dreamgym.training.rollout import Player, Rollout
 from dreamgym.types import JsonObject
@@ -82,6 +83,14 @@ def test_episodes_that_the_dream_was_unsure_of_teach_nothing(
     settings = SETTINGS.model_copy(update={"algorithm": algorithm, "least_confidence": 0.5})
     trained(lamp_spec, lamp_policy, tmp_path, settings, portal, within=sure(0.4))
     assert same(weights(lamp_policy), weights(tmp_path / "policy"))
+
+
+def test_a_run_that_trusts_no_success_says_so_when_it_stops(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"least_confidence": 0.5, "dead_updates": 1})
+    with pytest.raises(TrainingStopped, match=r"with a confidence of at least 0\.5, .*: lower least_confidence"):
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, within=sure(0.4))
 
 
 def test_confidence_weighs_an_episode_only_if_the_settings_say_so(

@@ -1,12 +1,13 @@
 """PPO learns from the same rollouts as GRPO, estimates values as defined, and resumes as if never stopped."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.policy.model import load_policy
-from dreamgym_integrations.trainers.policy.ppo import ValueHead, Values, token_rewards, value_errors
+from dreamgym_integrations.trainers.policy.ppo import VALUE_COEFFICIENT, ValueHead, Values, token_rewards, value_errors
 from hypothesis import given
 from hypothesis import strategies as st
 from lamp_runs import broken_after, same, trained, weights
@@ -16,8 +17,8 @@ from dreamgym import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.training.practice import PPOSettings, Settings
 from dreamgym.training.record import read_record
-from dreamgym.training.rollout import Segment
-from dreamgym.types import JsonObject
+from dreamgym.training.rollout import Rollout, Segment
+from dreamgym.types import JsonObject, Task
 
 PPO = Settings(algorithm="ppo", groups=4, group_size=4, save_every=2, probe_every=1)
 
@@ -52,6 +53,35 @@ def test_an_interrupted_ppo_run_ends_with_the_weights_of_an_uninterrupted_one(
     trained(lamp_spec, lamp_policy, broken, settings, portal, resume=True)
     assert same(weights(straight / "policy"), weights(broken / "policy"))
     assert not same(weights(straight / "policy"), weights(lamp_policy))
+
+
+class Alike:
+    """Every episode is one token long and earns 0.7."""
+
+    async def play(self, tasks: Sequence[Task], **_: object) -> list[Rollout]:
+        return [
+            Rollout(task, [Segment([5], [6], [1], [-1.0], [0.7])], ["say"], success=True, total_reward=0.7)
+            for task in tasks
+        ]
+
+
+def test_episodes_that_are_all_alike_have_no_advantage(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    figures: list[JsonObject] = []
+    settings = PPO.model_copy(update={"steps": 1, "group_size": 12, "ppo": PPOSettings(epochs=1, mini_batches=1)})
+    trained(
+        lamp_spec,
+        lamp_policy,
+        tmp_path / "run",
+        settings,
+        portal,
+        within=lambda player: Alike(),
+        on_learned=figures.append,
+    )
+    (learned,) = figures
+    value_loss = float(str(learned["value_loss"]))
+    assert float(str(learned["loss"])) == pytest.approx(VALUE_COEFFICIENT * value_loss, abs=1e-3)
 
 
 def test_the_value_head_is_in_each_checkpoint(

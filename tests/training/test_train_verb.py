@@ -367,6 +367,7 @@ def test_a_run_is_not_resumed_with_another_simulator_agent_or_environment(
         (("--model", "nearest without history"), r"without was [] and is ['history'] now"),
         (("--against", "real"), "against was dream and is real now, model was nearest and is None now"),
         ((*DREAM, *IN_PROCESS, "--learning-rate", "0.5"), "learning_rate was 0.001 and is 0.5 now"),
+        ((*DREAM, *IN_PROCESS, "--seed", "7", "--then", "real", "--real-steps", "24"), "seed was 0 and is 7 now"),
     ):
         code, said = train(*options, "--steps", "1", "--out", str(out), "--resume")
         assert code == 2, said

@@ -60,7 +60,7 @@ class CheckReport(Frozen):
 
     def as_json(self) -> str:
         """The report that `--json` prints: each call with both answers, without states and provenance."""
-        left_out = {"before", "after", "accomplished", "predicted", "features", "claimed"}
+        left_out = {"before", "after", "accomplished", "fulfilled", "predicted", "features", "claimed"}
         return self.model_dump_json(indent=2, exclude={"calls": {"__all__": left_out}})
 
 

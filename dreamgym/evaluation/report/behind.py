@@ -146,7 +146,7 @@ def _answer(call: Compared) -> dict[str, float]:
         values["invalid actions: played along"] = got is not None and not got.is_error
     else:
         values["valid actions: refused"] = got is not None and got.is_error
-    if recorded.reward <= 0:
+    if recorded.reward <= 0 and not call.told_by_check:
         values["unrewarded steps: rewarded"] = got is not None and got.reward > 0
     predicted = (got is not None and got.reward > 0, got is not None and got.terminated, call.claimed is True)
     for name, was, is_predicted in zip(
@@ -155,6 +155,8 @@ def _answer(call: Compared) -> dict[str, float]:
         predicted,
         strict=True,
     ):
+        if name == "reward" and call.told_by_check:
+            continue
         values |= {f"{name}: precision": was} if is_predicted else {}
         values |= {f"{name}: recall": is_predicted} if was else {}
     if call.predicted is not None:

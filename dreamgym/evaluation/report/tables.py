@@ -147,6 +147,7 @@ def player_rows(one: ClosedLoop) -> list[Row]:
     head = (
         "player",
         "tasks",
+        "known: dream, reality",
         "success in the dream",
         "in reality",
         "difference",
@@ -159,7 +160,8 @@ def player_rows(one: ClosedLoop) -> list[Row]:
         *(
             (
                 f"{each.player} (bad on purpose)" if each.bad else each.player,
-                str(each.real.n),
+                str(len(each.outcomes)),
+                f"{each.dream.n}, {each.real.n}",
                 rate(each.dream),
                 rate(each.real),
                 "-" if each.difference is None else signed(each.difference),

@@ -200,7 +200,8 @@ def loop_notes(one: ClosedLoop) -> list[Sentence]:
             " in the dream, ",
             Number(rate(one.replay.success), "all", "dreamed calls valid"),
             " replayed.",
-        )
+        ),
+        "Known: episodes whose calls were all answered and whose success can be decided; only these count for success.",
     ]
     if one.correlation is not None:
         notes.append(f"Rank correlation of the players' success, dream and reality: {points(one.correlation)}.")

@@ -102,7 +102,7 @@ def _assembled(pages: dict[str | None, JsonObject], at: float) -> Listing:
         passed.add(cursor)
         found.append(pages[cursor])
         following = pages[cursor].get("nextCursor")
-        if following is None:
+        if following is None or (following == "" and "" not in pages):  # clients stop at an empty cursor, too
             return Listing(tuple(found), True, at)
         cursor = str(following)
     return Listing(tuple(found), False, at)

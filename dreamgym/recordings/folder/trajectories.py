@@ -5,6 +5,7 @@ Only an answer of the server is an observation: a call that it never answered, b
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -155,6 +156,11 @@ def _call(run: Run, exchange: Exchange, say: Say) -> Call | None:
     result = _result(exchange)
     if isinstance(result, str):
         say(f"{run.id}: the call of {name!r} is left out: {result}")
+        return None
+    try:
+        json.dumps([arguments, result.info], allow_nan=False)
+    except ValueError:
+        say(f"{run.id}: the call of {name!r} is left out: it has NaN or an infinite number, which JSON does not allow")
         return None
     return ToolCall(name=name, arguments=storable_json(arguments)), storable_answer(result), exchange
 

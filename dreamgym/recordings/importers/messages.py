@@ -211,7 +211,8 @@ def action_of(call: ToolRequest) -> ToolCall | str:
 def result_from(content: object, *, is_error: bool = False, structured: object = None) -> StepResult:
     """Make a StepResult from a tool result: a text, a list of content blocks, an MCP result, or any JSON value."""
     if isinstance(content, dict) and is_content(content.get("content")):
-        return result_of({**content, "isError": is_error or content.get("isError") is True})
+        said = {name: content.get(name) for name in ("content", "structuredContent", "_meta")}
+        return result_of({**said, "isError": is_error or content.get("isError") is True})
     if isinstance(content, str):
         blocks: list[JsonObject] = [{"type": "text", "text": content}]
     elif is_content(content):

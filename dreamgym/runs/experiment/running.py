@@ -266,6 +266,7 @@ def _adopt(first: Path, folder: Path) -> None:
     if record.exists():
         return
     shutil.copytree(first / "policy", folder / "policy", dirs_exist_ok=True)
+    (folder / "real").mkdir(exist_ok=True)  # so `dreamgym train` begins with the second phase
     part = record.with_suffix(".part")
     shutil.copyfile(first / "metrics.jsonl", part)
     part.rename(record)

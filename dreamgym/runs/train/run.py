@@ -249,9 +249,9 @@ class TrainRun:
         return of_first(self._processes, make)
 
     def _plan(self) -> tuple[Settings, Sequence[Task]] | None:
-        """Settings to train with and tasks to probe on; None if this run is done and the one after it was cut off."""
+        """Settings to train with and tasks to probe on; None if the run after this one has begun."""
         config, out = self.config, self.out
-        if (self.policy / "config.json").is_file() and self.before is None and config.then is not None:
+        if self.then is not None and self.then.out.is_dir() and self.policy.is_dir():
             return None
         out.mkdir(parents=True, exist_ok=True)
         # an environment folder's own code is run only if the user asks for the real environment
@@ -369,9 +369,10 @@ class TrainRun:
         config = self.config
         llm = load_llm(config.model, predictions=backing.store.predictions)
         settings, chosen = config.settings(), Setting(model=config.model or "", without=config.without)
-        episodes = settings.steps * settings.groups * settings.group_size
+        done = sum("rollout_s" in line for line in read_record(self.out / "metrics.jsonl"))
         alike = settings.group_size
-        say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
+        if episodes := max(0, settings.steps - done) * settings.groups * alike:
+            say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
         if int(settings.share * settings.groups) == 0:
             if settings.share:
                 say(

@@ -297,7 +297,12 @@ class AgentDoor:
             if not visit.is_told:
                 raise
             asked = None  # an error has no `_meta`, and a trainer must get the progress of a step that was counted
-        return {**(tool_result(answer.result) if asked is None else asked), "_meta": meta}
+        result = tool_result(answer.result) if asked is None else asked
+        if version in HANDSHAKE_PROTOCOL_VERSIONS and not isinstance(result.get("structuredContent"), dict):
+            result.pop(
+                "structuredContent", None
+            )  # older clients refuse an answer whose structured content is no object
+        return {**result, "_meta": meta}
 
 
 def plain_call(headers: Mapping[str, str], body: bytes) -> JSONRPCRequest | None:

@@ -17,7 +17,7 @@ from dreamgym.evaluation.parting import paired_calls
 from dreamgym.evaluation.report.behind import is_mean
 from dreamgym.replay.buffer import TaskValue
 from dreamgym.replay.listing import EpisodeFilter, EpisodeSummary
-from dreamgym.replay.postgres.listing import PLACE
+from dreamgym.replay.postgres.listing import PLACE, StoredEpisodes
 from dreamgym.types import JsonObject, Source
 from dreamgym_server.view.buffer import BufferAnswers
 from dreamgym_server.view.folders import RunFolder
@@ -26,7 +26,7 @@ from dreamgym_server.view.library import Library
 from dreamgym_server.view.parameters import Parameters, conditions, environment, episode_named, whole
 from dreamgym_server.view.reports import lines_behind, report_page, reports, steps_behind
 from dreamgym_server.view.runs import training_run, training_runs
-from dreamgym_server.view.shown import cut, shown_pair, shown_recorded, shown_step, shown_strip, shown_summary
+from dreamgym_server.view.shown import shown_pair, shown_recorded, shown_step, shown_strip, shown_summary
 from dreamgym_server.view.tasks import curricula, curriculum_of, shown_tasks
 
 PAGE = 50
@@ -147,7 +147,9 @@ class Answers:
         return {
             **shown_summary(one),
             "instruction": one.task.instruction,
-            "start": None if start is None else cut(start),
+            "answer": one.answer,
+            "error": one.error,
+            "start": start,
             **shown_strip(strip),
             "twins": [shown_summary(twin) for twin in twins],
             "twins_in_all": count,
@@ -275,12 +277,15 @@ class Answers:
             raise InvalidInput("no run folder is open: start with `dreamgym view RUNFOLDER`")
         return self._library.folder
 
-    async def events(self, episode: str, stopping: asyncio.Event) -> AsyncIterator[JsonObject]:
-        """Yield the progress of an episode of the store, now and at each change.
+    def events(self, episode: str, stopping: asyncio.Event) -> AsyncIterator[JsonObject]:
+        """The progress of an episode of the store, now and at each change.
 
-        Ends when the episode is over or deleted, or when the server stops.
+        Ends when the episode is over or deleted, or when the server stops. Raises StoreError if no store is open.
         """
-        store, last = self._library.stored(), None
+        return self._changes(self._library.stored(), episode, stopping)
+
+    async def _changes(self, store: StoredEpisodes, episode: str, stopping: asyncio.Event) -> AsyncIterator[JsonObject]:
+        last = None
         while not stopping.is_set():
             try:
                 state = await store.watch(episode)

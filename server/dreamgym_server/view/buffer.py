@@ -74,6 +74,7 @@ class BufferAnswers:
 
     async def near(self, given: Parameters) -> JsonObject:
         """Recorded steps that are most like a call in a state, from which a dream would make its answer."""
+        self._library.stored()
         buffer = self._library.buffer
         if buffer is None:
             raise InvalidInput(

@@ -193,7 +193,8 @@ async def _of_episode(
             if isinstance(retrieved, list) and retrieved:
                 wanted = {"env": str(one["env"]), "ids": ",".join(map(str, retrieved))}
                 yield asked("recorded", wanted), await answers.recorded(wanted)
-            if _is_cut(step):
+            state = step["state"]
+            if _is_cut(step) or (isinstance(state, dict) and state["kind"] == "fields"):  # it links to the whole state
                 which = {**name, "step": str(step["step"])}
                 yield asked("step", which), await answers.step(which)
     for twin in compared:

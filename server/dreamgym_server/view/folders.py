@@ -63,6 +63,8 @@ class EpisodeFile:
                 if line.strip():
                     changed._take(line, begins, at)
                 begins += len(line)
+        for one in changed.episodes.values():
+            changed.by_task.setdefault((one.task.env, one.task.id), []).append(one)
         return changed
 
     def text(self, episode: str) -> str:
@@ -89,7 +91,6 @@ class EpisodeFile:
             self.broken += 1
             return
         self.episodes[summary.id] = summary
-        self.by_task.setdefault((summary.task.env, summary.task.id), []).append(summary)
         self.spans[summary.id] = (begins, len(line))
 
 

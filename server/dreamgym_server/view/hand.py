@@ -6,6 +6,7 @@ Only episodes that were forked here can be played on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -38,9 +39,16 @@ class Hand:
     Args:
         url: the server's base URL; its token may be a part of it (`http://:TOKEN@host`).
         token: the server's bearer token.
+
+    Raises:
+        InvalidInput: the URL does not begin with http:// or https:// and a host.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
+        if not re.match(r"(?i)https?://[^/]", url):  # it may contain a token, so it is not shown
+            raise InvalidInput(
+                "the URL of the server: expected http://HOST:PORT, got a text without http:// or without a host"
+            )
         self._address = (url, token)
         self._urls: dict[str, str] = {}
         """URL for an agent, by episode."""

@@ -124,6 +124,7 @@ def shown_recorded(one: Recorded) -> JsonObject:
         "instruction": cut(one.instruction, 300),
         "state": cut(one.transition.state, 600),
         **_brief(one.transition, 600),
+        "observation": cut(one.transition.result.observation),
     }
 
 

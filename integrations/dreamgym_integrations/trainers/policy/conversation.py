@@ -100,7 +100,7 @@ class EpisodeConversations(Protocol):
     """All conversations of one episode with a policy, as its endpoint keeps them."""
 
     segments: list[Segment]
-    """The segments, in the order in which they were begun."""
+    """The segments, in the order in which the policy last spoke in them: the reward of an episode comes at the end."""
     last: Segment | None
     """The segment that the policy spoke in last."""
     unheard: int
@@ -151,7 +151,7 @@ class Conversations:
             segment.hear(prompt.ids[turn.length :])
         else:
             segment = Segment(prompt.ids)
-            self.segments.append(segment)
+        self.segments[:] = [*(one for one in self.segments if one is not segment), segment]
         segment.say(sampled)
         self.last = segment
         words = self._codec.decode(sampled.ids)

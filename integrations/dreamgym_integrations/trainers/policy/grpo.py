@@ -26,7 +26,7 @@ from dreamgym_integrations.trainers.common.trl_setup import norm_of_weights
 from dreamgym_integrations.trainers.policy.rounds import Round, Rounds
 
 MOST_WEIGHT = 2.0
-"""Highest importance weight of a token."""
+"""Highest importance weight of a token that is learned from."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         """Log-probability of each completion token when it was sampled, shape (B, T).
 
         An older policy mu, or the same policy in another engine, has sampled the tokens, and the policy pi learns from
-        them. TRL's loss takes these log-probabilities as the old ones. The weight pi/mu of a token is at most 2 (as rho
-        in IMPALA, Espeholt et al. 2018, section 4.1). A token that has already moved further than the clip range of PPO
-        (Schulman et al. 2017, equation 7) in the direction of its advantage moves no further. Without that limit,
-        updates from the same old policy add up.
+        them. TRL's loss takes these log-probabilities as the old ones. A token whose weight pi/mu is above 2 has no
+        gradient (TRL's `delta`); the rho of IMPALA would give it the weight 2. A token that has already moved further
+        than the clip range of PPO (Schulman et al. 2017, equation 7) in the direction of its advantage moves no
+        further. Without that limit, updates from the same old policy add up.
         """
         sampled_BT = torch.zeros_like(output["completion_ids"], dtype=torch.float32)
         for b, row in enumerate(self._rows):
@@ -196,11 +196,12 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
 def check_alive(played: Round, settings: Settings) -> None:
     """Raise TrainingStopped if there was nothing to learn for as many updates as the settings allow."""
-    dead, limit = played.dead_updates, settings.dead_updates
+    dead, limit, least = played.dead_updates, settings.dead_updates, settings.least_confidence
     if limit and dead >= limit:
+        sure, lower = (f" with a confidence of at least {least:g}", "lower least_confidence, ") if least else ("", "")
         raise TrainingStopped(
-            f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
-            "policy on recorded successes, practise easier tasks first, or play larger groups"
+            f"no rollout of the last {dead} updates succeeded{sure}, so there was nothing to learn: {lower}warm-start "
+            "the policy on recorded successes, practise easier tasks first, or play larger groups"
         )
 
 

@@ -392,4 +392,7 @@ def _tokenizer(folder: Path) -> Any:
         raise InvalidInput(
             f"no policy checkpoint in {folder}: expected a folder with a config.json, as training saves it"
         )
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if tokenizer.pad_token is None:  # padding is masked, so any token will do; TRL takes this one too
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer

@@ -130,8 +130,9 @@ class PPOTrainer(RolloutTrainer):
 
     def _whitened(self, advantages_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         """Advantages scaled to mean 0 and standard deviation 1 over the sampled tokens of all processes."""
-        sums = torch.stack([mask_BT.sum(), (advantages_BT * mask_BT).sum(), (advantages_BT**2 * mask_BT).sum()])
-        count, total, squares = self.accelerator.reduce(sums.double(), reduction="sum").tolist()
+        exact_BT = advantages_BT.double()  # in 32 bits, equal advantages would differ from their own mean
+        sums = torch.stack([mask_BT.sum(), (exact_BT * mask_BT).sum(), (exact_BT**2 * mask_BT).sum()])
+        count, total, squares = self.accelerator.reduce(sums, reduction="sum").tolist()
         mean = total / max(count, 1.0)
         deviation = max(squares / max(count, 1.0) - mean**2, 0.0) ** 0.5
         return (advantages_BT - mean) / (deviation + 1e-8) * mask_BT

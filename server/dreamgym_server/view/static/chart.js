@@ -94,13 +94,14 @@ function told(index, xs, lines, tell, onpick) {
   if (index === null || index === undefined) return "";
   const parts = lines.flatMap((line) => {
     const found = line.points.findIndex(([x]) => x === xs[index]);
-    return found < 0 ? [] : [`${line.name} ${tell(line.points[found][1])}${interval(line, found, tell)}`];
+    return found < 0 ? [] : [`${line.name} ${tell(line.points[found][1])}${interval(line.low?.[found], line.high?.[found], tell)}`];
   });
   return `update ${number(xs[index])}: ${parts.join(", ")}${onpick ? " (a click shows its rollouts)" : ""}`;
 }
 
-function interval(line, index, tell) {
-  return line.low ? ` [${tell(line.low[index])}, ${tell(line.high[index])}]` : "";
+// The interval of a number in brackets; nothing if the record does not have it.
+export function interval(low, high, tell) {
+  return typeof low === "number" && typeof high === "number" ? ` [${tell(low)}, ${tell(high)}]` : "";
 }
 
 // The colour that the stylesheet gives a class, as a value for the canvas.
@@ -154,7 +155,7 @@ function numbers(title, lines, tell) {
         el("th", { scope: "row" }, number(x)),
         lines.map((line) => {
           const index = line.points.findIndex(([at]) => at === x);
-          return el("td", {}, index < 0 ? "" : `${tell(line.points[index][1])}${interval(line, index, tell)}`);
+          return el("td", {}, index < 0 ? "" : `${tell(line.points[index][1])}${interval(line.low?.[index], line.high?.[index], tell)}`);
         }),
       ),
     );

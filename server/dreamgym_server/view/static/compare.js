@@ -43,7 +43,7 @@ function side(one) {
 }
 
 function end(one) {
-  return el("div", {}, el("h2", {}, "End"), el("p", {}, sourceChip(one.source), " ", outcome(one), ` ${ending(one)}`), one.answer ? recordedText(one.answer, null, "answer") : null);
+  return el("div", {}, el("h2", {}, "End"), el("p", {}, sourceChip(one.source), " ", outcome(one), ` ${ending(one)}`), one.answer ? recordedText(one.answer, async () => (await ask("episode", { place: one.place, id: one.id })).answer, "answer") : null);
 }
 
 function pagesOf(found, name) {

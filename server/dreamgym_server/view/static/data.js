@@ -64,7 +64,11 @@ async function answered(request) {
     if (error.name === "AbortError") throw error;
     throw new Refused("The server does not answer.", 0);
   }
-  const body = await response.json().catch(() => ({}));
+  const body = await response.json().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    if (response.ok) throw new Refused("The server's answer broke off.", 0);
+    return {};
+  });
   if (!response.ok) throw new Refused(body.error ?? `The server answered ${response.status}.`, response.status);
   return body;
 }

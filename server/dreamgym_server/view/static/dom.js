@@ -119,7 +119,7 @@ function indented(parts) {
 const SHOWN_LINES = 16;
 const SHOWN_CHARACTERS = 1500;
 
-// A recorded text, shortened to some lines. A button shows all of it; `fetchWhole` loads what the server left out.
+// A recorded text, shortened to some lines. A button shows all of it; `fetchWhole` loads a text that the server has cut.
 export function recordedText(text, fetchWhole, describe = "text") {
   const box = el("div.recorded");
   const begun = readable(whole(text));
@@ -131,12 +131,20 @@ export function recordedText(text, fetchWhole, describe = "text") {
     const characters = isCut(text) ? text.characters : begun.length;
     content.append("…");
     const button = el("button.quiet", { type: "button" }, `Show all ${plural(characters, "character")} of this ${describe}`);
+    const sorry = el("p.note", { role: "alert", hidden: true });
     button.addEventListener("click", async () => {
       button.disabled = true;
-      content.textContent = isCut(text) && fetchWhole ? readable(await fetchWhole()) : begun;
-      button.remove();
+      try {
+        content.textContent = isCut(text) ? readable(await fetchWhole()) : begun;
+        button.remove();
+        sorry.remove();
+      } catch (error) {
+        button.disabled = false;
+        sorry.hidden = false;
+        sorry.textContent = error.message;
+      }
     });
-    box.append(button);
+    box.append(button, sorry);
   }
   return box;
 }

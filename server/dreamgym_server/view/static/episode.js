@@ -12,7 +12,8 @@ export async function episodeView(given, { signal, about, away }) {
   const name = { place: given.place ?? "store", id: given.id };
   const one = await ask("episode", name, signal);
   one.forks = about.writes && one.on_a_server;
-  const wanted = Math.max(1, Number(given.step) || 1);
+  // a link may be older than the episode, which may have fewer steps now
+  const wanted = Math.max(1, Math.min(Number(given.step) || 1, one.steps));
   const state = { one, name, first: Math.floor((wanted - 1) / PAGE) * PAGE + 1, forks: one.forks };
   if (one.state === "running" && !given.step) state.first = Math.max(0, Math.ceil(one.steps / PAGE) - 1) * PAGE + 1;
   const page = await ask("steps", { ...name, first: state.first }, signal);
@@ -311,7 +312,7 @@ export function neighbour(found) {
     {},
     el("p", {}, sourceChip(found.source), " ", el("a", { href: episodeLink({ place: found.place, id: found.episode }, { step: found.step }) }, `${found.episode}, step ${found.step}`), el("span.faint", {}, ` ${instruction(found)}`)),
     call(found),
-    recordedText(found.observation, null, "answer"),
+    recordedText(found.observation, async () => (await ask("step", { place: found.place, id: found.episode, step: found.step })).observation, "answer"),
   );
 }
 

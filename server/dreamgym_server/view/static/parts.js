@@ -92,7 +92,7 @@ export function compareLink(one, other, more) {
 export function instruction(one) {
   const text = whole(one.instruction).trim();
   const first = text.split("\n")[0] || "a task without an instruction";
-  return text.length > first.length ? `${first} …` : first;
+  return text.length > first.length || isCut(one.instruction) ? `${first} …` : first;
 }
 
 export function empty(...words) {

@@ -54,6 +54,9 @@ function section(one, name) {
   );
 }
 
+// The most steps in one answer of the server.
+const STEPS_BEHIND = 50;
+
 export async function behindView(given, { signal }) {
   const asked = { name: given.name, setting: given.setting, cell: given.cell, order: given.order };
   const found = await ask("behind", { ...asked, first: given.first ?? "" }, signal);
@@ -69,7 +72,7 @@ export async function behindView(given, { signal }) {
       ? el(
           "nav.pages",
           { "aria-label": "Pages of steps" },
-          found.first > 1 ? el("a", { href: link("behind", { ...asked, first: Math.max(1, found.first - found.steps.length) }), rel: "prev" }, "Steps before") : null,
+          found.first > 1 ? el("a", { href: link("behind", { ...asked, first: Math.max(1, found.first - STEPS_BEHIND) }), rel: "prev" }, "Steps before") : null,
           el("span", {}, `${number(found.first)} to ${number(last)} of ${number(found.total)}`),
           last < found.total ? el("a", { href: link("behind", { ...asked, first: last + 1 }), rel: "next" }, "Next steps") : null,
         )

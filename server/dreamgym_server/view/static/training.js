@@ -2,7 +2,7 @@
 
 import { el, link, number, percent, plural } from "./dom.js";
 import { ask, isExport, pause } from "./data.js";
-import { lineChart, shareChart } from "./chart.js";
+import { interval, lineChart, shareChart } from "./chart.js";
 import { empty, episodeLink, instruction, outcome, stepsOf, tierBar } from "./parts.js";
 
 const AT_ONCE = 4;
@@ -55,7 +55,7 @@ function runTable(runs, chosen) {
       el("td", {}, box),
       el("th", { scope: "row" }, el("a", { href: link("training", { runs: run.name }) }, label(run.name))),
       el("td", {}, plural(run.updates, "update"), run.where ? el("span.faint", {}, ` in ${run.where === "real" ? "reality" : "the dream"}`) : null),
-      el("td", {}, run.last_probe ? `${percent(run.last_probe.real_success)} [${percent(run.last_probe.real_low)}, ${percent(run.last_probe.real_high)}]` : el("span.faint", {}, "no probe")),
+      el("td", {}, run.last_probe ? `${percent(run.last_probe.real_success)}${interval(run.last_probe.real_low, run.last_probe.real_high, percent)}` : el("span.faint", {}, "no probe")),
       el("td", {}, tierBar(run.tiers)),
     );
   });
