@@ -175,7 +175,7 @@ class EnvironmentSpec(Frozen):
                     "state": state,
                     "tools_list": _read_json(folder / "tools.json"),
                     "mirror": _read_json(folder / "server.json") if (folder / "server.json").exists() else {},
-                    "tasks": read_jsonl(folder / "tasks.jsonl", Task) if (folder / "tasks.jsonl").exists() else (),
+                    "tasks": read_tasks(folder),
                     "adapter": real.pop("adapter", None),
                     "options": real,
                 }
@@ -340,6 +340,8 @@ def read_jsonl(path: Path, model: type[Row]) -> list[Row]:
         lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would break at U+2028 inside of a text
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: cannot be read: {error}") from error
+    if lines[0].startswith("\ufeff"):
+        raise InvalidInput(f"{path} begins with a byte order mark (BOM): save it as UTF-8 without one")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -348,6 +350,22 @@ def read_jsonl(path: Path, model: type[Row]) -> list[Row]:
         except ValidationError as error:
             raise InvalidInput(f"{path}, line {number}: {first_reason(error)}") from error
     return rows
+
+
+def read_tasks(folder: Path) -> list[Task]:
+    """The tasks in a folder's tasks.jsonl; none if there is no such file.
+
+    Raises InvalidInput for the first bad line, and if two different tasks have the same id.
+    """
+    file = folder / "tasks.jsonl"
+    tasks = read_jsonl(file, Task) if file.exists() else []
+    known: dict[str, Task] = {}
+    for number, task in enumerate(tasks, start=1):
+        if known.setdefault(task.id, task) != task:
+            raise InvalidInput(
+                f"{file}, task {number}: an earlier task has the id {task.id!r} and other content; give one another id"
+            )
+    return tasks
 
 
 MAX_FAULTS = 1_000

@@ -79,6 +79,8 @@ class Redactor:
         """Rule name to the number of its finds."""
         self.told: dict[str, str] = {}
         """Secrets that were found by a name alone, each with that name."""
+        self._as_written: dict[str, str] = {}
+        """A secret of `told` without its escapes, and as it was written."""
         self._rules, self._remembers = rules, remembers
         self._make = Placeholders(key)
         self._depth = 0
@@ -89,8 +91,11 @@ class Redactor:
         self._learned: dict[str, None] = {}
         """Values that were learned later, the newest last."""
         make, own = self._make, {name for name in self._fields if name.strip()}
+        self._patterns: tuple[Rule, ...] = tuple(
+            _of_pattern(name, compiled(pattern)) for name, pattern in rules.patterns.items()
+        )
         self._rules_of_form: tuple[Rule, ...] = (
-            *(_of_pattern(name, compiled(pattern)) for name, pattern in rules.patterns.items()),
+            *self._patterns,
             *(_FORMS if rules.secrets else ()),
             *(_of_kind(personal.RULES[kind], make) for kind in personal.RULES if kind in rules.personal),
             *([pairs.behind(own)] if own else []),
@@ -130,7 +135,7 @@ class Redactor:
         if len(self.told) > before:
             redacted = redact(redacted)
         if not self._remembers and self.told:
-            self.told = {}
+            self.told, self._as_written = {}, {}
         return redacted
 
     def _value(self, value: JsonValue) -> JsonValue:
@@ -140,10 +145,21 @@ class Redactor:
             return self._list(value)
         if isinstance(value, dict):
             return self._object(value)
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LONG_NUMBER:
-            redacted = self._plain(str(value))
-            return int(redacted) if redacted.lstrip("-").isdigit() else 0
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return self._number(value)
         return value
+
+    def _number(self, value: float) -> float:
+        """Redact a number. What is found in it becomes 0, unless its placeholder is a number too."""
+        # many programs write whole numbers as 4111111111111111.0
+        is_whole = isinstance(value, int) or value.is_integer()
+        text = str(int(value) if is_whole else value)
+        is_found = text in self._known or any(True for rule in self._patterns for _ in rule(text))
+        may_tell = is_found or (is_whole and abs(value) >= _LONG_NUMBER)
+        redacted = self._plain(text) if may_tell else text
+        if redacted == text:
+            return value
+        return type(value)(redacted) if redacted.lstrip("-").isdigit() else 0
 
     def _list(self, items: list[JsonValue]) -> JsonValue:
         """Redact a list. Names may precede values: `["--password", "x"]`, and in pairs `["Authorization", "x"]`."""
@@ -288,7 +304,8 @@ class Redactor:
                 self._remember(find.name, seen.text[find.start : find.end])
             self.counts[find.name] += 1
             parts.append(text[at : seen.original(start)])
-            secret = self._known[found][1] if found in self._known else found  # all its forms get one placeholder
+            # all its forms get one placeholder
+            secret = self._known[found][1] if found in self._known else self._as_written.get(found, found)
             parts.append((is_whole and find.placeholder) or self._make.secret(find.name, secret))
             at = seen.original(end)
         return "".join([*parts, text[at:]])
@@ -303,9 +320,10 @@ class Redactor:
                 at = text.find(form, at + len(form))
 
     def _remember(self, name: str, value: str) -> None:
-        is_new = value not in self.told and value not in self._known and len(self.told) < MAX_REMEMBERED
-        if is_new and len(value) >= MIN_REMEMBERED and has_letter_and_digit(value) and not MARK.search(value):
-            self.told[value] = name
+        for form in dict.fromkeys((value, Unescaped(value).text)):  # a text is searched without its escapes
+            is_new = form not in self.told and form not in self._known and len(self.told) < MAX_REMEMBERED
+            if is_new and len(form) >= MIN_REMEMBERED and has_letter_and_digit(form) and not MARK.search(form):
+                self.told[form], self._as_written[form] = name, value
 
     def _is_allowed(self, found: str) -> bool:
         return any(pattern.fullmatch(found) for pattern in self._allowed)
@@ -360,7 +378,10 @@ def _is_schema(value: Mapping[str, JsonValue]) -> bool:
 
 
 def _forms(secret: str) -> set[str]:
-    """All forms of a literal secret: as it is, in a URL, escaped in JSON, and in base64 at each alignment."""
+    """All forms of a literal secret: as it is, in a URL, escaped in JSON, and in base64 at each alignment.
+
+    Each is also given as it reads once its escapes are decoded, because the text that is searched has none.
+    """
     if not secret:
         return set()
     raw = secret.encode()
@@ -370,4 +391,4 @@ def _forms(secret: str) -> set[str]:
         inner = encoded[(0, 2, 3)[shift] : len(encoded) - (1 if (shift + len(raw)) % 3 else 0)]
         if len(inner) >= 8:
             forms |= {inner, inner.replace("+", "-").replace("/", "_")}
-    return forms
+    return forms | {read for form in forms if len(read := Unescaped(form).text) >= MIN_REMEMBERED}

@@ -22,7 +22,7 @@ from dreamgym.redaction import Redact, RedactionRules, redact_by
 from dreamgym.runs.console import listed, say
 from dreamgym.runs.opening import open_store
 from dreamgym.runs.seed import claim, folder_of
-from dreamgym.types import Trajectory
+from dreamgym.types import Source, Trajectory
 
 REASONS = 20
 """Maximum number of reasons of one kind that are printed."""
@@ -69,7 +69,14 @@ async def import_files(
                 if (folder := folder_of(env)) is not None:
                     await claim([folder], store)
                 stored = await store.buffer.add(report.trajectories)
+                there = await store.buffer.trajectories(spec.name, sources=frozenset(Source))
             say(f"{stored} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
+            found_there = {one.id: one for one in there}
+            if unlike := [one.id for one in report.trajectories if found_there.get(one.id) != one]:
+                say(
+                    "not stored, because their ids are stored with other content or of another environment: "
+                    f"{listed(unlike)}. Give them other ids, or replace those of this environment with `dreamgym seed`"
+                )
             return
         try:
             write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))

@@ -39,9 +39,15 @@ def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
     """Read the labels of each run from a table. A bad line raises InvalidInput with its number; no label is added."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as text:
-            lines = list(csv.reader(text, dialect="excel-tab"))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            table = csv.reader(text, dialect="excel-tab", strict=True)
+            lines = list(table)
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file}: {error}") from error
+    except csv.Error as error:
+        raise InvalidInput(
+            f'{file}, line {table.line_num}: {error}. A cell that begins with " must end with ", and each " in it '
+            "must be written twice"
+        ) from error
     header = lines[0] if lines else []
     if "run" not in header or len(header) == 1 or set(header) - {"run", *COLUMNS} or len(set(header)) < len(header):
         raise InvalidInput(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dreamgym.dream.task_check import check_of, require_usable_check, wanting_others, wants_state
-from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, read_tasks
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.recordings.contradictions import contradictions, summary
 from dreamgym.recordings.folder import is_recorded, update_folder
@@ -233,7 +233,7 @@ def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajector
 def _tasks(folder: Path, spec: EnvironmentSpec, answers: Collection[str]) -> list[Task]:
     """The tasks of a folder. Print those whose check wants a recorded answer or a state that is not there."""
     file, env = folder / "tasks.jsonl", spec.name
-    tasks = read_jsonl(file, Task) if file.exists() else []
+    tasks = read_tasks(folder)
     for number, task in enumerate(tasks, start=1):
         if task.env != env:
             raise InvalidInput(f"{file}, task {number}: it belongs to environment {task.env!r}, not {env!r}")

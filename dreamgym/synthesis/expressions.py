@@ -136,7 +136,7 @@ class Entities:
         return [bindings.of_entity(self.collection, identity) for identity in self.ids(bindings)]
 
     def ids(self, bindings: Bindings) -> list[str]:
-        """Ids of the entities, in their order."""
+        """Ids of the entities, in their order. Raises NoValue if the limit is no number of entities."""
         entities = bindings.state.collections[self.collection]
         found = sorted(self.unordered(bindings), key=natural)
         if self.order:
@@ -144,7 +144,11 @@ class Entities:
         elif self.descending:
             found.reverse()
         limit = bindings.values.get(self.limit)
-        return found[:limit] if isinstance(limit, int) and limit >= 0 else found
+        if limit is None:
+            return found
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+            raise NoValue(f"{shown(self.limit)} is no number of entities")
+        return found[:limit]
 
     def unordered(self, bindings: Bindings) -> frozenset[str]:
         """Ids of all entities that pass, without the limit."""

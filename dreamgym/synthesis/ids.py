@@ -17,8 +17,8 @@ class IdSequence:
     prefix: str
     width: int
     """Digits to which the number is padded with zeros; 0 if it is not padded."""
-    first: int
-    """The number of the first id in an empty collection."""
+    first: int | None
+    """The number of the first id in an empty collection; None if no recorded call made one there."""
 
     @classmethod
     def of(cls, created: Sequence[tuple[Sequence[str], str]]) -> IdSequence | None:
@@ -32,14 +32,16 @@ class IdSequence:
             return None
         width = len(parts[0][2]) if parts[0][2].startswith("0") else 0
         firsts = [int(part[2]) for part, (existing, _) in zip(parts, created, strict=True) if part and not existing]
-        sequence = cls(parts[0][1], width, min(firsts, default=1))
+        sequence = cls(parts[0][1], width, min(firsts, default=None))
         return sequence if all(sequence.next_after(existing) == new for existing, new in created) else None
 
-    def next_after(self, existing: Iterable[str]) -> str:
-        """The id that follows the existing ones."""
+    def next_after(self, existing: Iterable[str]) -> str | None:
+        """The id that follows the existing ones; None if there are none and no recording shows the first."""
         matches = [_NUMBERED.fullmatch(identity) for identity in existing]
         numbers = [int(match[2]) for match in matches if match and match[1] == self.prefix]
-        return self._id(max(numbers, default=self.first - 1) + 1)
+        if not numbers:
+            return None if self.first is None else self._id(self.first)
+        return self._id(max(numbers) + 1)
 
     def run_from(self, start: str, count: int) -> list[str]:
         """Consecutive ids, at least one, beginning with `start`, which must belong to this sequence."""

@@ -133,7 +133,8 @@ class Definitions:
     def bind_before(self, state: IndexedState, arguments: JsonObject) -> Bindings:
         """The bindings before a call."""
         new_ids = {name: sequence.next_after(state.collections[name]) for name, sequence in self.ids.items()}
-        call = bind(state, arguments, new_ids, faults=self.faults)
+        known_ids = {name: identity for name, identity in new_ids.items() if identity is not None}
+        call = bind(state, arguments, known_ids, faults=self.faults)
         for name, expression in self.chosen:
             with suppress(NoValue):
                 call.add(("chosen", name), expression.value(call))

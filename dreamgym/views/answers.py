@@ -19,6 +19,8 @@ REFUSAL = re.compile(
     r"\W*(?:[\w.-]+\s+){0,2}(?:\w*error|invalid|failed|cannot|unknown|fatal|no such|not found)\b", re.IGNORECASE
 )
 """Matches the beginning of a text that refuses a call without setting the error flag."""
+REASONS = frozenset({"message", "error", "detail", "reason"})
+"""Fields that tell why a call was refused. Without one, a failed status may be that of an item."""
 
 MARK, PLAIN = re.compile(r"[*>+] (?=\S)"), re.compile(r"  (?=\S)")
 """Match the beginning of a marked line, and of the other lines beside it."""
@@ -205,5 +207,7 @@ def _begins_as_refusal(value: JsonValue) -> bool:
     if isinstance(value, list) and value and isinstance(value[0], str):
         return REFUSAL.match(value[0][:200]) is not None
     if isinstance(value, dict):
-        return isinstance(value.get("error"), str) or str(value.get("status", "")).lower() in {"error", "failed"}
+        error, is_told = value.get("error"), len(value) == 1 or bool(value.keys() & REASONS)
+        is_failed = is_told and str(value.get("status", "")).lower() in {"error", "failed"}
+        return is_failed or (isinstance(error, str) and bool(error.strip()))
     return False

@@ -43,7 +43,7 @@ class Item:
         if self.field:
             return isinstance(item, dict) and self.field in item and same(item[self.field], value)
         word = as_word(value)
-        return same(item, value) or (isinstance(item, str) and word is not None and _has_word(item, word))
+        return same(item, value) or (isinstance(item, str) and word is not None and has_word(item, word))
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,10 @@ class Edit:
     """Where an item is added: at the `start`, at the `end`, `sorted`, or `-N` before the end."""
     items: tuple[Way, ...] = ()
     """The ways to identify the item that is removed."""
+    may_add: bool = False
+    """True if only 0 or an empty text was ever set: the value may be added to the one before."""
+    twice: bool = False
+    """True if an item was added to a list that had an equal one."""
 
     def unified(self, other: Edit) -> Edit | None:
         """The rule that fits the examples of both; None if there is none."""
@@ -114,7 +118,8 @@ class Edit:
         items = tuple(way for way in self.items if way in other.items)
         if (self.value and not value) or (self.places and not places) or (self.items and not items):
             return None
-        return replace(self, path=tuple(path), value=value, places=places, items=items)
+        may_add, twice = self.may_add and other.may_add, self.twice or other.twice
+        return replace(self, path=tuple(path), value=value, places=places, items=items, may_add=may_add, twice=twice)
 
     def apply(self, value: JsonValue, bindings: Bindings) -> JsonValue:
         """The value with the change. Raises NoPatternValue if the change does not fit."""
@@ -135,6 +140,8 @@ class Edit:
             return [*value[:at], self._apply(value[at], rest, bindings), *value[at + 1 :]]
         if self.kind == "set":
             assert self.value is not None
+            if self.may_add and not _is_zero(value):
+                raise NoPatternValue("the examples do not tell whether the value is set or added")
             return self.value.evaluate(bindings)
         if not isinstance(value, list):
             raise NoPatternValue("there is no list")
@@ -145,6 +152,8 @@ class Edit:
         added = self.value.evaluate({**bindings, **_counters(value)})
         if self.kind == "extend":
             return [*value, *(added if isinstance(added, list) else [])]
+        if not self.twice and added != "" and any(same(added, one) for one in value):
+            raise NoPatternValue("no example adds an item that is there")
         at = _place(self.places, value, added)
         return [*value[:at], added, *value[at:]]
 
@@ -184,7 +193,7 @@ def _edits(base: JsonValue, new: JsonValue, bindings: Bindings, path: tuple[Step
     elif isinstance(base, dict | list) or isinstance(new, dict | list):
         yield None
     else:
-        yield Edit("set", path, Pattern.of(new, bindings))
+        yield Edit("set", path, Pattern.of(new, bindings), may_add=_is_zero(base) and type(base) is type(new))
 
 
 def _list_edits(
@@ -215,7 +224,9 @@ def _list_edits(
         return
     for offset, item in enumerate(made):
         at = start + offset
-        yield Edit("add", path, Pattern.of(item, {**bindings, **_counters(known)}), _places(known, at, item))
+        twice = any(same(item, one) for one in known)
+        pattern = Pattern.of(item, {**bindings, **_counters(known)})
+        yield Edit("add", path, pattern, _places(known, at, item), twice=twice)
         known = [*known[:at], item, *known[at:]]
 
 
@@ -286,7 +297,13 @@ def _text(item: JsonValue) -> str:
     return item if isinstance(item, str) else json.dumps(item, sort_keys=True)
 
 
-def _has_word(text: str, word: str) -> bool:
+def _is_zero(value: JsonValue) -> bool:
+    """True for 0 and for an empty text, to which a value is added without a trace."""
+    return not isinstance(value, bool) and value in (0, "")
+
+
+def has_word(text: str, word: str) -> bool:
+    """True if a text contains a word, or several words, that letters and digits do not continue."""
     at = text.find(word)
     while at >= 0:
         before, after = text[at - 1 : at], text[at + len(word) : at + len(word) + 1]

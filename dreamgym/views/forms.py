@@ -31,6 +31,8 @@ class Answered(NamedTuple):
     """The values that it may be made of."""
     call: str
     """The canonical text of its call."""
+    world: str
+    """The world of its session."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class CallForm:
     there: frozenset[str] = frozenset()
     """Arguments that named an existing item, for each recorded call. If all calls agree, a call with others may be
     refused, so its answer is not known."""
+    worlds: frozenset[str] = frozenset()
+    """The worlds of the recordings that show it."""
 
     def view(self, bindings: Bindings) -> View:
         """The answer of a call. Raises ValueError if it is not known."""
@@ -87,9 +91,8 @@ def _form(key: FormKey, known: Sequence[Answered], reads: frozenset[str]) -> Cal
     if pattern is None or not _is_shown(key, pattern, distinct, reads):
         return None
     common = _common([one.bindings for one in known]) if distinct > 1 and pattern.constants > 0 else {}
-    return CallForm(
-        pattern, like, common, frozenset(repr(one.bindings[THERE]) for one in known if THERE in one.bindings)
-    )
+    there = frozenset(repr(one.bindings[THERE]) for one in known if THERE in one.bindings)
+    return CallForm(pattern, like, common, there, frozenset(one.world for one in known))
 
 
 def _common(examples: Sequence[Bindings]) -> dict[ValueName, JsonValue]:

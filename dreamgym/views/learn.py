@@ -105,13 +105,42 @@ def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
             if is_listing and len(rules.listings) < MOST_LISTINGS:
                 rules.listings[call.action.canonical()] = call.action
     rules.forms = _forms(episodes, rules)
+    rules.refusals = _refusals(episodes)
+    return rules
+
+
+def _refusals(episodes: Sequence[Session]) -> dict[tuple[str, str], list[Call]]:
+    """The refused calls whose refused values no write of the session made, and no other call has that was accepted."""
+    found: dict[tuple[str, str], list[Call]] = defaultdict(list)
+    accepted: dict[tuple[str, str], list[tuple[Bindings, Sequence[Call]]]] = defaultdict(list)
+    for episode in episodes:
+        for number, call in enumerate(episode.calls):
+            if call.view is not None and not call.view.is_refusal:
+                said = dict(leaves_of("call", call.action.arguments))
+                accepted[episode.world, call.action.name].append((said, episode.calls[:number]))
     for episode in episodes:
         for number, call in enumerate(episode.calls):
             if call.view is not None and call.view.is_refusal and not call.view.blocks:
-                blamed = blamed_in(call)
-                if not any(one.changes and mentions(one, blamed.values()) for one in episode.calls[:number]):
-                    rules.refusals.setdefault(call.action.name, []).append(call)
-    return rules
+                blamed, place = blamed_in(call), (episode.world, call.action.name)
+                if not _are_made(episode.calls[:number], blamed) and not _is_accepted(call, blamed, accepted[place]):
+                    found[place].append(call)
+    return dict(found)
+
+
+def _are_made(before: Sequence[Call], values: Bindings) -> bool:
+    """True if an earlier write of the session mentions one of these values."""
+    return any(one.changes and mentions(one, values.values()) for one in before)
+
+
+def _is_accepted(refused: Call, blamed: Bindings, accepted: Iterable[tuple[Bindings, Sequence[Call]]]) -> bool:
+    """True if another call with the blamed values was not refused: then these values are not the reason."""
+    own = dict(leaves_of("call", refused.action.arguments))
+    return any(
+        said != own
+        and all(same(said.get(name), value) for name, value in blamed.items())
+        and not _are_made(before, blamed)
+        for said, before in accepted
+    )
 
 
 def _database(episodes: Sequence[Session], rules: Rules) -> KnownDatabase | None:
@@ -258,10 +287,15 @@ def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> 
     whole = ViewChange(True, pattern=pattern, like=like) if pattern is not None else None
     if whole is not None and pattern is not None and is_read and count == 1 and pattern.is_guess:
         whole = None
+    is_based = all(base is not None and type(base.style) is type(new.style) for base, new, _ in examples)
+    edits = None
+    if is_based:
+        edits = _unified_edits([(base.value, new.value, bindings) for base, new, bindings in examples if base])
+    if any(edit.may_add for edit in edits or ()):
+        whole = None
     if whole is not None and pattern is not None and not pattern.constants:
         return whole
-    if all(base is not None and type(base.style) is type(new.style) for base, new, _ in examples):
-        edits = _unified_edits([(base.value, new.value, bindings) for base, new, bindings in examples if base])
+    if is_based:
         is_shown = count > 1 or not any(_is_guess(edit) for edit in edits or ())
         if edits and is_shown and (count > 1 or len(edits) < MOST_EDITS):
             return ViewChange(True, edits=edits)
@@ -298,6 +332,6 @@ def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, CallForm]
                 kind, bindings = rules.own_bindings(episode.calls[:number], call.action, episode.world)
                 if kind or not call.view.is_refusal:
                     examples[call.action.name, frozenset(call.action.arguments), kind].append(
-                        Answered(call.view, bindings, call.action.canonical())
+                        Answered(call.view, bindings, call.action.canonical(), episode.world)
                     )
     return forms_of(examples, rules.reads)

@@ -94,7 +94,8 @@ class Rules:
     """Recorded reads that list items, by their canonical text."""
     arguments: dict[str, set[str]] = field(default_factory=dict)
     """The names of all arguments that recorded calls of a tool have."""
-    refusals: dict[str, list[Call]] = field(default_factory=dict)
+    refusals: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
+    """Refused calls, by their world and tool."""
     doubted: frozenset[tuple[str, str]] = frozenset()
     """Tools and ways of answering that were wrong too often on recordings that they were not learned from."""
 
@@ -132,7 +133,7 @@ class Rules:
             if known is None and action.name in self.database.arguments:
                 return
         elif sources & WORLDS:
-            yield self._refusal(history, action)
+            yield self._refusal(history, action, world)
             yield self._form(history, action, world)
             return
         written = [number for number, call in enumerate(history) if call.changes]
@@ -144,7 +145,13 @@ class Rules:
                 yield KnownAnswer(recorded, "recorded")
             if action.name not in self.replaces:  # its answer depends on the current content
                 yield self._after(history, action)
-        yield self._refusal(history, action)
+        yield self._refusal(history, action, world)
+        if is_read and form is not None and sources <= {"call"}:  # the rest of the form is content
+            writes = [history[number].action for number in written]
+            if any(self.effect(write, action) is None and relation_of(write, action) for write in writes):
+                return
+            if len(form.worlds) == 1 and world not in form.worlds:
+                return
         yield self._form(history, action, world)
 
     def _changed(
@@ -189,10 +196,10 @@ class Rules:
                 return None if view is None else KnownAnswer(view, "effect")
         return None
 
-    def _refusal(self, history: Sequence[Call], action: ToolCall) -> KnownAnswer | None:
-        """A recorded refusal of a call with the same values in the refused arguments."""
+    def _refusal(self, history: Sequence[Call], action: ToolCall, world: str) -> KnownAnswer | None:
+        """A refusal, recorded in the same world, of a call with the same values in the refused arguments."""
         said = dict(leaves_of("call", action.arguments))
-        for refused in self.refusals.get(action.name, ()):
+        for refused in self.refusals.get((world, action.name), ()):
             assert refused.view is not None
             blamed = blamed_in(refused)
             if not blamed or any(not same(said.get(name), value) for name, value in blamed.items()):
@@ -244,6 +251,8 @@ class Rules:
         within = [one for one in changing if one <= relation]
         if within:
             return known[max(within, key=len)]
+        if any((alike := _by_name(one)) and alike <= relation for one in changing):
+            return None  # the other values may have been equal by chance
         if changing or any(relation <= one for one in known):
             return ViewChange(changes=False)
         return None
@@ -324,6 +333,11 @@ class Rules:
         if is_known and action.name not in self.reads:
             found[THERE] = {"there": [*sorted(named)]}
         return found
+
+
+def _by_name(relation: Relation) -> Relation:
+    """The pairs of a relation whose arguments have the same name."""
+    return frozenset(pair for pair in relation if pair[0][1:] == pair[1][1:])
 
 
 def _tells(write: Call, action: ToolCall) -> bool:

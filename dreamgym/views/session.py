@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -11,7 +11,8 @@ from pydantic import JsonValue
 from dreamgym.state import same
 from dreamgym.types import ToolCall, Transition
 from dreamgym.views.answers import LinesStyle, View, view_of
-from dreamgym.views.expressions import Bindings, ValueName, leaves_of
+from dreamgym.views.edits import has_word
+from dreamgym.views.expressions import Bindings, ValueName, as_word, leaves_of
 
 Relation = frozenset[tuple[ValueName, ValueName]]
 """Pairs of arguments of two calls that have equal values, by their paths."""
@@ -88,14 +89,21 @@ def blamed_in(refused: Call) -> dict[ValueName, JsonValue]:
     named: dict[ValueName, JsonValue] = {
         name: value
         for name, value in arguments.items()
-        if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) > 1 and str(value) in text
+        if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) > 1 and _says(text, value)
     }
     return named or {name: value for name, value in arguments.items() if not isinstance(value, dict | list)}
 
 
-def mentions(call: Call, values: Iterable[JsonValue]) -> bool:
+def mentions(call: Call, values: Collection[JsonValue]) -> bool:
     """True if one of these values is an argument of the call, or a part of an argument or of its answer."""
     said = [value for _, value in leaves_of("write", call.action.arguments)]
+    text = ""
     if call.view is not None:
         said += [value for _, value in leaves_of("said", call.view.value)]
-    return any(same(one, two) for one in said for two in values)
+        text = call.view.observation if isinstance(call.view.style, LinesStyle) else ""
+    return any(_says(text, two) or any(same(one, two) for one in said) for two in values)
+
+
+def _says(text: str, value: JsonValue) -> bool:
+    word = as_word(value)
+    return bool(word) and has_word(text, str(word))

@@ -24,10 +24,17 @@ from dreamgym.views.expressions import ValueName
 STATEMENT = re.compile(
     r"\s*(select|with|values|insert|update|delete|replace|create|drop|alter|pragma)\b", re.IGNORECASE
 )
-WHOLE = re.compile(r"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?(?:\s+order\s+by\s[\w\s,]+)?", re.IGNORECASE)
+ORDER = r"\s+order\s+by\s+\w+(?:\s+(?:asc|desc))?(?:\s*,\s*\w+(?:\s+(?:asc|desc))?)*"
+WHOLE = re.compile(rf"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?(?:{ORDER})?", re.IGNORECASE)
 SOME = re.compile(r"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s+where\s[^;]*", re.IGNORECASE)
 COUNT = re.compile(r"select\s+count\(\*\)(?:\s+as\s+\w+)?\s+from\s+[\"`\[]?(\w+)[\"`\]]?", re.IGNORECASE)
 UNIQUE = re.compile(r"UNIQUE constraint failed: (\w+)\.(\w+)")
+UNSURE = re.compile(
+    r"'now'|\bcurrent_(?:time|date|timestamp)\b|\b(?:date|time|datetime|julianday|unixepoch)\s*\(\s*\)|"
+    r"\b(?:random|randomblob|sqlite_version|sqlite_source_id|last_insert_rowid|changes|total_changes)\s*\(",
+    re.IGNORECASE,
+)
+"""Matches what gives another value at another time, by chance, or in another connection."""
 UNKNOWN = " of what"
 """The end of the kind of a statement that touches unknown content."""
 TOLD = re.compile(
@@ -110,7 +117,7 @@ class KnownDatabase:
                     statement = self.statement(call)
                     if statement is not None and self.kind(call) not in QUERIES:
                         said = _run(opened, statement)
-                        if said.error is not None or unknown & said.read:
+                        if said.error is not None or unknown & said.read or UNSURE.search(statement):
                             unknown |= said.written
                         unknown |= {one for one in said.written & self.tables.keys() if self._has_gaps(opened, one)}
                 statement = self.statement(action)
@@ -126,7 +133,7 @@ class KnownDatabase:
                     found["sql", "error"] = said.error
                     return f"{kind} fails", found
                 # a change is right only if all rows of the table are known
-                if unknown & (said.read | said.written):
+                if unknown & (said.read | said.written) or UNSURE.search(statement):
                     return f"{kind}{UNKNOWN}", {}
                 found["sql", "rows"] = said.rows
                 found["sql", "count"] = said.count

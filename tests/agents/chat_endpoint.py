@@ -29,11 +29,13 @@ def calls(tool: str, arguments: str) -> JsonObject:
 
 @asynccontextmanager
 async def chat_endpoint(model: Callable[[JsonObject], JsonObject]) -> AsyncIterator[str]:
-    """Answer each request with the message that `model` makes from its body; yield the base URL."""
+    """Answer each request with the message or the error that `model` makes from its body; yield the base URL."""
 
     async def complete(request: Request) -> JSONResponse:
         body = await request.json()
         message = model(body)
+        if "error" in message:
+            return JSONResponse(message)
         finish_reason = "tool_calls" if "tool_calls" in message else "stop"
         return JSONResponse(
             {

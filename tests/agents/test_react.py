@@ -15,6 +15,7 @@ from server_stage import ADD_TOOL, PEEK_TOOL, CounterEnvironment, counter_spec
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import load_real
+from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.types import JsonObject, Trajectory
 
@@ -125,6 +126,14 @@ async def test_several_calls_in_one_answer_are_made_in_their_order() -> None:
         assert await steps() == ["move west", "look around"]
     assert model.told[0] == model.told[1]
     assert model.told[0].startswith("pantry. ")
+
+
+async def test_an_error_that_an_endpoint_sends_with_status_200_is_the_reason_of_the_failure() -> None:
+    model = Model({"error": {"message": "Provider returned error", "code": 502}})
+    async with game() as (mcp_url, _), chat_endpoint(model) as policy_url:
+        reason = pytest.RaisesExc(EnvironmentUnavailable, match=r"expected a chat completion .*Provider returned error")
+        with pytest.RaisesGroup(reason, flatten_subgroups=True):  # the clients' task groups wrap it
+            await react.play("", mcp_url, policy_url)
 
 
 async def test_a_model_that_never_stops_calling_is_stopped() -> None:

@@ -81,6 +81,17 @@ def test_usable_conversations_are_stored_once_and_the_others_are_named(run: Comm
     assert "0 of 2 trajectories are new" in run("chats.jsonl", "--env", "crm")[1]
 
 
+@pytest.mark.usefixtures("chats", "crm", "dsn")
+def test_an_episode_whose_id_is_stored_with_other_content_is_named(run: Command, tmp_path: Path) -> None:
+    assert run("chats.jsonl", "--env", "crm", "--out", "mine.jsonl")[0] == 0
+    assert "not stored" not in run("mine.jsonl", "--env", "crm")[1] + run("mine.jsonl", "--env", "crm")[1]
+    first, *_ = read_jsonl(tmp_path / "mine.jsonl", Trajectory)
+    (tmp_path / "mine.jsonl").write_text(first.model_copy(update={"final_reward": 1.0}).model_dump_json())
+    code, said = run("mine.jsonl", "--env", "crm")
+    assert (code, "0 of 1 trajectories are new" in said) == (0, True)
+    assert f"not stored, because their ids are stored with other content or of another environment: {first.id}" in said
+
+
 @pytest.mark.usefixtures("chats", "crm")
 @pytest.mark.parametrize("named", [("openai", "chats.jsonl"), ("chats.jsonl",)])
 def test_a_format_may_be_named_or_detected(named: tuple[str, ...], run: Command, tmp_path: Path) -> None:

@@ -55,6 +55,11 @@ def test_each_row_labels_its_run_and_an_empty_cell_changes_nothing(
         ("run\tsuccess\na\tyes\nnope\tno\n", "line 3: unknown run 'nope': expected one of a, b, c"),
         ("run\tsuccess\na\tperhaps\n", "line 2: success: expected one of yes, no, true, false, 1, 0, got 'perhaps'"),
         ("run\tsuccess\na\tyes\tx\n", "line 2: expected 2 columns, got 3"),
+        (
+            'run\ttask\na\t"Get one.\nb\tGet two.\n',
+            'line 3: unexpected end of data. A cell that begins with " must end with "',
+        ),
+        ('run\ttask\na\t"Get" one.\n', "line 2: '\t' expected after '\"'. A cell that begins with"),
         ("run\tsuccess\na\tyes\na\tno\n", "line 3: run 'a' has an earlier line"),
         ("run,success\na,yes\n", "line 1: expected the names of the columns with tabs between them"),
         ("run\tsucces\na\tyes\n", "line 1: expected the names of the columns"),

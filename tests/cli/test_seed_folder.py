@@ -185,6 +185,19 @@ async def test_a_folder_without_recordings_gives_its_trajectories_and_tasks(seed
     assert (await stored(dsn))[1] == ["Mine", "Who is it?"]
 
 
+async def test_two_different_tasks_with_one_id_are_misuse_and_both_stay_in_the_file(
+    seed: Command, crm: Path, dsn: str
+) -> None:
+    tasks = [Task(id="mine", env="crm", instruction=instruction) for instruction in ("First", "Second")]
+    written = "".join(f"{task.model_dump_json()}\n" for task in tasks)
+    (crm / "tasks.jsonl").write_text(written)
+    code, said = await seed("crm", "crm")
+    assert code == 2
+    assert "crm/tasks.jsonl, task 2: an earlier task has the id 'mine' and other content" in said[-1]
+    assert (crm / "tasks.jsonl").read_text() == written
+    assert await stored(dsn) == ([], [])
+
+
 async def test_a_trajectory_with_an_unknown_tool_is_left_out_and_named(seed: Command, crm: Path, dsn: str) -> None:
     build_folder(crm)
     lines = (crm / "trajectories.jsonl").read_text().splitlines()

@@ -76,7 +76,8 @@ async def test_a_failing_policy_and_an_invalid_body_are_errors_with_a_reason() -
         with pytest.raises(BadRequestError, match="non-empty list 'messages'"):
             await client.chat.completions.create(model="m", messages=[])
         async with httpx.AsyncClient() as plain:
-            assert (await plain.post(f"{url}/chat/completions", content=b"{")).status_code == 400
+            for body in (b"{", b"[" * 100_000):
+                assert (await plain.post(f"{url}/chat/completions", content=body)).status_code == 400
 
 
 @pytest.mark.parametrize(

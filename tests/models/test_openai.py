@@ -303,6 +303,9 @@ FAULTS: dict[str, Callable[[Body], Response]] = {
     "no completion at all": lambda _: JSONResponse({"hello": 1}),
     "no message": lambda _: completed({"index": 0, "text": "hi", "finish_reason": "stop"}),
     "a message that is null": lambda _: completed({"index": 0, "message": None, "finish_reason": "stop"}),
+    "a message that is a text": lambda _: completed({"index": 0, "message": "hi", "finish_reason": "stop"}),
+    "an answer that an error ended": lambda _: said("half an ans", "error"),
+    "JSON that is nested too deeply": lambda _: Response("[" * 100_000, media_type="application/json"),
     "a choice that is a text": lambda _: completed("hi"),
     "choices that are an object": lambda _: JSONResponse({"choices": {"a": 1}}),
     "an answer that is a number": lambda _: said(5),  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from dreamgym_server.recorder.pairing import VERSION_META_KEY
 from dreamgym_server.running import running
 from recorder_stage import BIN, ENVIRON, INITIALIZED, ODD, RawHttp, call, raw_stdio, request
 from starlette.applications import Starlette
@@ -130,7 +131,7 @@ async def test_over_http_no_file_and_no_stream_holds_a_planted_secret(tmp_path: 
                     request("tools/list", 1),
                     call("leak", 2, password=PASSWORD, **{s: places(s) for s in ANYWHERE}),
                     call(f"nope {AWS}", 3, token=PASSWORD),
-                    request("resources/read", 4, {"uri": f"x://{GITHUB}"}),
+                    request("resources/read", 4, {"uri": f"x://{GITHUB}", "_meta": {VERSION_META_KEY: GITHUB}}),
                 ):
                     assert OF_THE_COOKIE in json.dumps(await client.ask(message))  # the agent still sees everything
                 await client.post(b"{" + OF_THE_HEADER.encode())

@@ -153,8 +153,10 @@ def test_the_protocol_comes_from_the_request_or_else_from_the_handshake() -> Non
         heard(answers(2, {}), agent=False),
         heard(asks(3, name="new", _meta={version: "2026-07-28"})),
         heard(answers(3, {}), agent=False),
+        heard(asks(4, name="odd", _meta={version: 5})),
+        heard(answers(4, {}), agent=False),
     )
-    assert [event["protocol"] for event in events] == ["2025-06-18", "2025-06-18", "2026-07-28"]
+    assert [event["protocol"] for event in events] == ["2025-06-18", "2025-06-18", "2026-07-28", "2025-06-18"]
 
 
 def test_a_question_of_the_server_and_its_answer_are_not_an_exchange() -> None:

@@ -205,6 +205,21 @@ def test_the_same_content_has_the_same_id_and_counts_once(tmp_path: Path) -> Non
     assert elsewhere.trajectories[0].id != twice.trajectories[0].id
 
 
+def test_another_trajectory_with_the_id_of_an_earlier_one_is_reported(tmp_path: Path) -> None:
+    line = only(imported(tmp_path, spec("find"), CHAT)).model_dump(mode="json")
+    report = imported(tmp_path, spec("find"), line, {**line, "answer": "another"}, line)
+    assert (len(report.trajectories), report.repeated) == (1, 1)
+    assert [one.where for one in report.skipped] == [f"trajectory {line['id']!r}"]
+    assert report.skipped[0].reason == "an earlier one has this id and other content; give it another id"
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    line = only(imported(tmp_path, spec("find"), CHAT)).model_dump_json()
+    (tmp_path / "marked.jsonl").write_text(line, encoding="utf-8-sig")
+    with pytest.raises(InvalidInput, match=r"byte order mark .*: save it as UTF-8 without one"):
+        read_jsonl(tmp_path / "marked.jsonl", Trajectory)
+
+
 def test_only_the_trajectory_with_text_that_cannot_be_stored_is_lost(tmp_path: Path) -> None:
     nul, surrogate = ([{**CHAT[0], "content": text}, *CHAT[1:]] for text in ("a\0", "\ud800"))
     deep = [*CHAT[:2], {**CHAT[2], "content": json.loads("[" * 200 + "]" * 200)}]

@@ -145,6 +145,13 @@ def test_only_named_arguments_of_a_decorated_function_can_be_used(tmp_path: Path
     assert "its arguments were recorded without their names" in report.left_out[0].reason
 
 
+@pytest.mark.parametrize(("answer", "told"), [({}, "{}"), ([], "[]")])
+def test_an_empty_object_or_list_is_an_answer(answer: JsonValue, told: str, tmp_path: Path) -> None:
+    row = observation("find", "TOOL", 1, input={"q": "Mia"}, output=answer)
+    (step,) = only(imported(tmp_path, spec("find"), row)).transitions
+    assert step.result.observation == told
+
+
 def test_a_call_without_a_result_is_reported_with_its_observation(tmp_path: Path) -> None:
     rows = [*calls("TOOL"), observation("find", "TOOL", 5, input={"q": "Ann"}, output=None)]
     report = imported(tmp_path, spec("find"), trace(rows))

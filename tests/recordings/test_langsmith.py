@@ -125,6 +125,12 @@ def test_a_call_without_a_result_and_one_within_another_tool_are_reported(tmp_pa
     ]
 
 
+@pytest.mark.parametrize(("answer", "told"), [({}, "{}"), ([], "[]")])
+def test_an_empty_object_or_list_is_an_answer(answer: object, told: str, tmp_path: Path) -> None:
+    (step,) = only(imported(tmp_path, spec("find"), ROOT, run("a", outputs={"output": answer}))).transitions
+    assert step.result.observation == told
+
+
 def test_a_call_with_arguments_as_python_text_is_left_out(tmp_path: Path) -> None:
     rows = [
         run("a", inputs={"input": "{'q': 1}"}),

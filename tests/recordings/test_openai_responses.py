@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from dreamgym.recordings.importers import read_file
 from dreamgym.recordings.importers.folder import defined_tools
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, StopReason
 
 USER: JsonObject = {"role": "user", "content": "Who is Mia?"}
 DONE: JsonObject = {
@@ -128,6 +128,15 @@ def test_items_that_cannot_be_used_are_reported_with_their_place(tmp_path: Path)
         ("file.jsonl, line 1, message 4", "the call of 'find' has no result"),
         ("file.jsonl, line 1, message 6", "a tool result without its call (id 'x', tool None)"),
     ]
+
+
+def test_the_last_words_are_the_answer_also_after_a_call_without_a_result(tmp_path: Path) -> None:
+    search: JsonObject = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    (found,) = imported(tmp_path, spec("find"), [USER, call("a", "Mia"), output("a", "#7"), search, DONE]).trajectories
+    assert found.answer == only(imported(tmp_path, spec("find"), ITEMS)).answer
+    assert found.stop_reason is StopReason.FINISHED
+    said_before = [USER, call("a", "Mia"), DONE, output("a", "#7")]
+    assert only(imported(tmp_path, spec("find"), said_before)).answer is None
 
 
 def test_tool_definitions_come_from_the_request_and_from_the_servers(tmp_path: Path) -> None:

@@ -84,9 +84,10 @@ def test_an_action_may_be_a_call(tmp_path: Path) -> None:
 def test_answers_that_are_json_and_errors_that_are_marked_are_kept(tmp_path: Path) -> None:
     action: JsonObject = {"name": "find", "arguments": '{"q": 1}'}
     rows = [{"action": action, "observation": {"id": 7}}, {"action": action, "observation": "no", "is_error": True}]
+    rows.append({"action": action, "observation": []})
     trajectory = only(imported(tmp_path, spec("find"), {"instruction": "go", "steps": rows}))
-    assert steps(trajectory) == [("find", {"q": 1}, '{"id": 7}'), ("find", {"q": 1}, "no")]
-    assert [step.result.is_error for step in trajectory.transitions] == [False, True]
+    assert steps(trajectory) == [("find", {"q": 1}, '{"id": 7}'), ("find", {"q": 1}, "no"), ("find", {"q": 1}, "[]")]
+    assert [step.result.is_error for step in trajectory.transitions] == [False, True, False]
 
 
 CALL: JsonObject = {"name": "find", "arguments": {}}

@@ -9,7 +9,7 @@ import re
 import string
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import assume, example, given
@@ -263,6 +263,18 @@ def test_json_in_a_text_keeps_its_layout() -> None:
         assert redacted == text.replace("zoe@corp.io", redactor().text("zoe@corp.io"))
 
 
+@pytest.mark.parametrize("secret", ["q9uo\\te9x", "CORP\\nora-7", "ab+9%26cd"])
+def test_a_secret_that_looks_as_if_it_had_an_escape_is_removed_as_it_is(secret: str) -> None:
+    known = Redactor(RedactionRules(), key=KEY, known={secret: "login"})
+    for text in (secret, base64.b64encode(f"login: {secret}".encode()).decode(), quote_plus(secret)):
+        redacted = known.text(f"use {text} now")
+        assert redacted != f"use {text} now"
+        assert "REDACTED-LOGIN" in redacted or text.startswith("bG9")
+    told = redactor().value({"password": secret, "log": f"use {secret} now"})
+    assert isinstance(told, dict)
+    assert told["log"] == f"use {told['password']} now"
+
+
 def test_own_patterns_and_fields_are_removed_and_allowed_values_stay() -> None:
     one = redactor(patterns={"employee": r"EMP\d{4}"}, fields=("salary_note",), allow=(r".*@public\.org",))
     redacted = one.value({"text": "EMP1234 wrote to info@public.org", "salary_note": "twelve"})
@@ -270,6 +282,21 @@ def test_own_patterns_and_fields_are_removed_and_allowed_values_stay() -> None:
     assert str(redacted["text"]).startswith("REDACTED-EMPLOYEE-")
     assert str(redacted["text"]).endswith(" wrote to info@public.org")
     assert str(redacted["salary_note"]).startswith("REDACTED-SALARY-NOTE-")
+
+
+def test_a_number_that_is_a_known_secret_or_matches_an_own_pattern_becomes_0_and_others_stay() -> None:
+    one = Redactor(RedactionRules(patterns={"badge": r"\b77\d{4}\b"}), key=KEY, known={"48291377": "pin"})
+    value: JsonObject = {"pin": [48291377, 48291377.0], "badge": 771234, "others": [48291378, 7712345, 2.5, True]}
+    others = value["others"]
+    assert one.value(value) == {"pin": [0, 0], "badge": 0, "others": others}
+
+
+def test_a_card_number_that_is_written_as_a_float_gets_the_placeholder_of_the_number() -> None:
+    whole, written = 4539148803436467, json.loads("4539148803436467.0")
+    redacted = redactor().value([whole, written, 1e300, 4539148803436467e3])
+    assert isinstance(redacted, list)
+    assert redacted[0] == redacted[1] != whole
+    assert redacted[2:] == [1e300, 4539148803436467e3]
 
 
 @pytest.mark.parametrize("secrets", [True, False])

@@ -55,6 +55,13 @@ async def test_a_recording_without_a_task_adds_none_to_the_tasks(store: Store) -
         assert await buffer.tasks(ENV) == (walk.task,), "a start or more metadata makes it one"
 
 
+async def test_tasks_stand_in_the_order_in_which_they_first_came(store: Store) -> None:
+    walks = [sample_trajectory(f"walk {number}", instruction=goal) for number, goal in enumerate(["A", "B", "A", "C"])]
+    for buffer in (MemoryBuffer(TrigramEncoder()), store.buffer):
+        await buffer.add(walks)
+        assert [task.instruction for task in await buffer.tasks(ENV)] == ["A", "B", "C"]
+
+
 PLACES = st.sampled_from(["kitchen", "hall", "cellar", "hall with a lamp"])
 COMMANDS = st.sampled_from(["north", "south", "take the lamp"])
 STEPS = st.lists(st.builds(sample_transition, PLACES, COMMANDS, PLACES, reward=st.sampled_from([0.0, 1.0])), max_size=5)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from psycopg_pool import AsyncConnectionPool
 
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.errors import InvalidInput, StoreError
+from dreamgym.errors import InvalidInput, StoreError, UnknownName
 from dreamgym.replay.buffer import Upserted
 from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.keys import digest_id, key_of
@@ -503,6 +503,17 @@ async def test_the_newest_recording_changes_if_a_recording_is_forgotten_but_not_
         seen.append(await store.buffer.newest_recording(ENV))
     assert seen[0] == seen[1]
     assert len(set(seen)) == 3
+
+
+@pytest.mark.parametrize("name", [ENV, f"{ENV}-20261127"])
+async def test_the_beginning_of_the_ids_of_recorded_runs_names_none_of_them(store: Store, name: str) -> None:
+    step = sample_transition("kitchen", "north", "hall")
+    runs = [f"{ENV}-20261127-14000{number}-a1b2c3" for number in range(2)]
+    await store.buffer.add([sample_trajectory(run, step) for run in runs])
+    with pytest.raises(UnknownName):
+        await forget(store.database, ENV, name)
+    await forget(store.database, ENV, "20261127-140000-a1b2c3")
+    assert [one.id for one in await store.buffer.trajectories(ENV)] == runs[1:]
 
 
 async def test_two_stores_that_store_the_same_change_at_once_store_it_once(store: Store, dsn: str) -> None:

@@ -219,3 +219,46 @@ def test_entities_whose_ids_follow_no_order_are_not_predicted() -> None:
     program = learn(shown, ORDERS)
     assert program is not None
     assert program.run({"orders": {}}, {"customer": "C-4"}) is None
+
+
+def _of_orders(tool: str, arguments: JsonObject, ids: list[str], made: list[str], said: str) -> Transition:
+    return Transition(
+        state=as_text({"orders": {one: {"order_id": one, "status": "open"} for one in ids}}),
+        action=ToolCall(name=tool, arguments=arguments),
+        result=StepResult(observation=said),
+        next_state=as_text({"orders": {one: {"order_id": one, "status": "open"} for one in [*ids, *made]}}),
+        provenance=Provenance(tier=Tier.REAL),
+    )
+
+
+@pytest.mark.parametrize("limit", [-1, True, "2", 2.0])
+def test_a_limit_that_is_no_number_of_entities_has_no_answer(limit: JsonValue) -> None:
+    known = [f"O-{number}" for number in range(1, 7)]
+    program = learn(
+        [
+            _of_orders("list_orders", {"limit": most}, known[:count], [], json.dumps(known[:count][:most]))
+            for count in (4, 5, 6)
+            for most in (1, 2, 3)
+        ],
+        ORDERS,
+    )
+    assert program is not None
+    state = state_of(as_text({"orders": {one: {"order_id": one, "status": "open"} for one in known}}))
+    two = program.run(state, {"limit": 2})
+    assert two is not None
+    assert two.observation == '["O-1", "O-2"]'
+    assert program.run(state, {"limit": limit}) is None
+
+
+def test_the_first_id_of_an_empty_collection_is_not_guessed() -> None:
+    known = [f"O-{number}" for number in range(500, 506)]
+    steps = [
+        _of_orders("open_order", {}, known[:count], [known[count]], f"opened {known[count]}") for count in (1, 2, 3, 4)
+    ]
+    program = learn(steps, ORDERS)
+    assert program is not None
+    state = state_of(steps[-1].next_state)
+    result = program.run(state, {})
+    assert result is not None
+    assert result.observation == "opened O-505"
+    assert program.run({"orders": {}}, {}) is None

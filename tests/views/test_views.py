@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
-from session_stage import Step, learned, played
+from pydantic import JsonValue
+from session_stage import Step, learned, played, step
 
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, ToolCall
+from dreamgym.views.learn import learn
 from dreamgym.views.reads import reading_tools
 
 NOTES: tuple[list[Step], ...] = (
@@ -271,3 +274,132 @@ def test_an_item_is_looked_up_in_the_listing_of_this_session() -> None:
         ("get_item", {"id": 7}),
     )
     assert answers == ["Added oar", '{"id": 9, "name": "oar", "price": 30}', None]
+
+
+def test_the_first_rows_of_a_table_are_not_the_whole_table() -> None:
+    rules = learned(
+        [("read_query", {"query": "SELECT * FROM customers ORDER BY name LIMIT 2"}, list(CUSTOMERS))],
+        [("read_query", {"query": "SELECT name FROM customers WHERE id = 2"}, [{"name": "Boris"}])],
+    )
+    assert played(rules, ("read_query", {"query": "SELECT COUNT(*) AS n FROM customers"})) == [None]
+
+
+def test_a_table_that_is_read_in_an_order_is_whole() -> None:
+    rules = learned(
+        [("read_query", {"query": "SELECT * FROM customers ORDER BY name DESC, id"}, [*reversed(CUSTOMERS)])],
+        [("read_query", {"query": "SELECT name FROM customers WHERE id = 2"}, [{"name": "Boris"}])],
+    )
+    assert played(rules, ("read_query", {"query": "SELECT COUNT(*) AS n FROM customers"})) == ['[{"n": 2}]']
+
+
+@pytest.mark.parametrize("value", ["random()", "sqlite_version()", "last_insert_rowid()", "datetime('now')", "date()"])
+def test_sql_whose_value_depends_on_chance_the_clock_or_the_connection_is_not_answered(value: str) -> None:
+    rules = learned(*SQL)
+    write = ("write_query", {"query": f"UPDATE customers SET city = {value} WHERE id = 1"})
+    read = ("read_query", {"query": "SELECT city FROM customers WHERE id = 1"})
+    assert played(rules, ("read_query", {"query": f"SELECT {value} AS n"})) == [None]
+    assert played(rules, write, read)[0] is None
+
+
+def test_a_refusal_is_not_repeated_for_another_amount_if_a_recording_accepts_the_named_account() -> None:
+    rules = learned(
+        [
+            ("withdraw", {"account": "acc-1", "amount": 500}, "!Not enough money in acc-1."),
+            ("withdraw", {"account": "acc-1", "amount": 10}, "Withdrew 10 from acc-1."),
+        ]
+    )
+    answers = played(rules, ("withdraw", {"account": "acc-1", "amount": 20}))
+    assert "!Not enough money in acc-1." not in answers
+
+
+def test_the_failed_status_of_an_item_and_an_empty_error_are_no_refusals() -> None:
+    rules = learned(
+        [("get_job", {"id": 7}, {"id": 7, "status": "open"}), ("get_job", {"id": 8}, {"id": 8, "status": "open"})],
+        [("update_job", {"id": 7, "status": "failed"}, {"id": 7, "status": "failed"})],
+        [("rename_job", {"id": 8, "name": "x"}, {"done": True, "error": ""})],
+    )
+    update = ("update_job", {"id": 7, "status": "failed"})
+    rename = ("rename_job", {"id": 8, "name": "x"})
+    assert played(rules, update, ("get_job", {"id": 7})) == ['{"id": 7, "status": "failed"}', None]
+    assert played(rules, rename, ("get_job", {"id": 8})) == ['{"done": true, "error": ""}', None]
+
+
+def test_a_failed_status_with_a_message_is_a_refusal() -> None:
+    rules = learned(
+        [("get_job", {"id": 7}, {"id": 7, "status": "open"})],
+        [("update_job", {"id": 7, "status": "odd"}, {"status": "error", "message": "no status odd"})],
+    )
+    answers = played(rules, ("update_job", {"id": 7, "status": "odd"}), ("get_job", {"id": 7}))
+    assert answers[1] == '{"id": 7, "status": "open"}'
+
+
+def test_a_write_is_not_taken_to_change_nothing_because_two_recorded_numbers_were_equal_by_chance() -> None:
+    def task(number: int, priority: int) -> Step:
+        return "get_task", {"id": number}, {"id": number, "priority": priority}
+
+    rules = learned([task(3, 1), task(2, 1), ("set_priority", {"id": 2, "priority": 2}, "ok"), task(2, 2)])
+    answers = played(rules, ("set_priority", {"id": 3, "priority": 5}), ("get_task", {"id": 3}))
+    assert answers == ["ok", None]
+
+
+def test_a_note_that_a_sentence_says_was_made_is_not_refused() -> None:
+    rules = learned([("get_note", {"id": 4}, "!No note 4.")], [("add_note", {"title": "x"}, "Created note 4.")])
+    assert played(rules, ("get_note", {"id": 4})) == ["!No note 4."]
+    assert played(rules, ("add_note", {"title": "x"}), ("get_note", {"id": 4})) == ["Created note 4.", None]
+
+
+def test_a_part_of_a_word_in_a_refusal_does_not_name_the_refused_argument() -> None:
+    rules = learned([("define", {"lang": "en", "word": "xyzzy"}, "!No such word in the entries.")])
+    assert played(rules, ("define", {"lang": "en", "word": "lamp"})) == [None]
+
+
+@pytest.mark.parametrize(("empty", "first", "second"), [(0, 5, 2), ("", "ab", "cd")])
+def test_a_value_that_was_only_set_where_nothing_was_may_be_added_to_what_is_there(
+    empty: JsonValue, first: JsonValue, second: JsonValue
+) -> None:
+    def put(value: JsonValue) -> tuple[str, dict[str, Any]]:
+        return "put", {"box": "x", "what": value}
+
+    read: tuple[str, dict[str, Any]] = ("get_box", {"box": "x"})
+    rules = learned([(*read, {"held": empty}), (*put(first), "ok"), (*read, {"held": first})])
+    assert played(rules, put(second), read) == ["ok", json.dumps({"held": second})]
+    assert played(rules, put(first), put(second), read) == ["ok", "ok", None]
+
+
+def test_an_item_is_not_added_again_unless_a_recording_shows_that() -> None:
+    shown: list[Step] = [
+        ("list_tags", {}, ["b", "a"]),
+        ("add_tag", {"name": "c"}, "ok"),
+        ("list_tags", {}, ["b", "a", "c"]),
+    ]
+    again: list[Step] = [shown[0], ("add_tag", {"name": "b"}, "ok"), ("list_tags", {}, ["b", "a", "b"])]
+    asked: list[tuple[str, dict[str, Any]]] = [("add_tag", {"name": "a"}), ("list_tags", {})]
+    assert played(learned(shown), *asked) == ["ok", None]
+    assert played(learned(shown, again), *asked) == ["ok", '["b", "a", "a"]']
+
+
+def test_content_of_an_item_is_not_guessed_after_a_write_to_it_of_unknown_effect() -> None:
+    rules = learned(
+        [("get_job", {"id": 7}, {"id": 7, "status": "open"}), ("get_job", {"id": 8}, {"id": 8, "status": "open"})],
+        [("stop_job", {"id": 9}, "ok")],
+    )
+    assert played(rules, ("get_job", {"id": 9})) == ['{"id": 9, "status": "open"}']
+    assert played(rules, ("stop_job", {"id": 9}), ("get_job", {"id": 9})) == ["ok", None]
+
+
+def test_refusals_and_content_of_one_world_are_not_given_in_another() -> None:
+    first = [
+        step("get_user", {"id": 1}, {"id": 1, "org": "acme"}),
+        step("get_user", {"id": 2}, {"id": 2, "org": "acme"}),
+        step("get_note", {"id": 4}, "!No note 4."),
+    ]
+    rules = learn([("first", first), ("second", [step("list_notes", {}, ["rope"])])], {})
+
+    def given(tool: str, number: int, world: str) -> str | None:
+        known = rules.answer([], ToolCall(name=tool, arguments={"id": number}), world)
+        return None if known is None else known.view.observation
+
+    assert given("get_note", 4, "first") == "No note 4."
+    assert given("get_note", 4, "second") is None
+    assert given("get_user", 3, "first") == '{"id": 3, "org": "acme"}'
+    assert given("get_user", 3, "second") is None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dreamgym.environment import read_jsonl
+from dreamgym.environment import read_tasks
 from dreamgym.errors import InvalidInput
 from dreamgym.files import alone_in, write_whole
 from dreamgym.recordings.folder.edits import (
@@ -78,8 +78,9 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
         derives_facts: derive `[state]` from the answers if the server reports no states.
 
     Raises:
-        InvalidInput: there is no env.toml, a file cannot be read or written, tasks.jsonl has a faulty line, or neither
-            a recording nor a tools.json lists the tools. Nothing is written then, unless a write itself fails.
+        InvalidInput: there is no env.toml, a file cannot be read or written, tasks.jsonl has a faulty line or two
+            different tasks with one id, or neither a recording nor a tools.json lists the tools. Nothing is written
+            then, unless a write itself fails.
     """
     name = name_in(folder)
     messages: dict[str, None] = {}
@@ -87,8 +88,7 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     recorded = digest_of_recordings(folder)
     runs = read_runs(folder, say)
     tools = _tools(folder, runs, say)
-    file = folder / "tasks.jsonl"
-    listed = read_jsonl(file, Task) if file.exists() else []
+    listed = read_tasks(folder)
     tasks = Tasks(name, tasks_by_hand(folder, listed), runs, say)
     calls = {run.id: calls_of(run, say) for run in runs}
     left_out = outdated(runs, calls, tools, say)

@@ -56,17 +56,20 @@ class ImportReport:
 
     def add(self, found: Iterable[tuple[str, Found]], spec: EnvironmentSpec, redact: Redact | None = None) -> None:
         """Add the items that importers found, each with the name of its format."""
-        known = {trajectory.id for trajectory in self.trajectories}
+        known = {trajectory.id: trajectory for trajectory in self.trajectories}
         for name, item in found:
             try:
                 trajectory, misfits = self._trajectory(item, spec, redact)
             except _Unusable as unusable:
                 self.skipped.append(Skipped(unusable.where, str(unusable)))
                 continue
-            if trajectory.id in known:
+            if known.setdefault(trajectory.id, trajectory) != trajectory:
+                where = f"trajectory {trajectory.id!r}"
+                self.skipped.append(Skipped(where, "an earlier one has this id and other content; give it another id"))
+                continue
+            if known[trajectory.id] is not trajectory:
                 self.repeated += 1
                 continue
-            known.add(trajectory.id)
             self.trajectories.append(trajectory)
             for tool, misfit in misfits.items():
                 self.misfits.setdefault(tool, []).append(misfit)

@@ -60,7 +60,7 @@ def _run(row: JsonObject, trace: str, parent: str, where: str) -> TracedRun:
         is_model=kind == "llm",
         name=text(row.get("name")),
         given=given if is_text or kind != "tool" else arguments,
-        gave=gave["output"] if set(gave) == {"output"} else gave,
+        gave=gave["output"] if set(gave) == {"output"} else gave or None,
         error=_untraced(error) if error else None,
         call_id=text(extra.get("tool_call_id")) or None,
         fault=_PYTHON if is_text and text(arguments).startswith("{") else None,

@@ -110,12 +110,14 @@ class _Reader:
     left_out: list[Skipped] = field(default_factory=list)
     turn: _Turn = field(default_factory=_Turn)
     said: list[str] = field(default_factory=list)
-    """The agent's words that no call and no reply has followed yet."""
+    """The agent's words that no call, no result and no reply has followed yet."""
     acted: bool = False
 
     def take(self, index: int, message: ChatMessage) -> None:
         for answer in message.answers:
-            if not self.turn.answer(answer):
+            if self.turn.answer(answer):
+                self.said = []
+            else:
                 self.skip(index, f"a tool result without its call (id {answer.id!r}, tool {answer.name!r})")
         if message.role == "assistant":
             self._assistant(index, message)
@@ -128,7 +130,7 @@ class _Reader:
         self.acted = True
         for call in message.calls:
             self.turn.add(index, call)
-        if self.turn.calls:
+        if message.calls:
             self.said = []
         elif message.text:
             self.said.append(message.text)

@@ -100,7 +100,8 @@ def _step(row: JsonObject) -> ImportedStep | str:
     missing = [repr(name) for name in ("action", "observation") if row.get(name) is None]
     if missing:
         return f"has no {' and no '.join(missing)}; {_EXPECTED}, got an object with {_names(row)}"
-    result = result_from(row["observation"], is_error=row.get("valid") is False or row.get("is_error") is True)
+    observation = "[]" if row["observation"] == [] else row["observation"]
+    result = result_from(observation, is_error=row.get("valid") is False or row.get("is_error") is True)
     result = result.model_copy(update={"reward": number(row.get("reward")) or 0.0})
     action = row["action"]
     if isinstance(action, str) and action.strip():

@@ -166,10 +166,10 @@ def _traced(run: TracedRun, *, is_inner: bool) -> TracedCall:
 
 def _result(run: TracedRun) -> StepResult | None:
     failed = run.error is not None
-    if run.gave is None or run.gave == {}:
+    if run.gave is None or (failed and run.gave == {}):
         return None
     message = langchain_message(run.gave) if isinstance(run.gave, dict) else None
     if message is None or not message.answers:
-        return result_from(run.gave, is_error=failed)
+        return result_from("[]" if run.gave == [] else run.gave, is_error=failed)
     answer = message.answers[0].result
     return answer.model_copy(update={"is_error": True}) if failed else answer

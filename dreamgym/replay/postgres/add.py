@@ -148,7 +148,9 @@ async def _analyze(connection: Connection, encoder_id: int, env_id: int, steps: 
 
 async def insert_tasks(connection: Connection, env_id: int, tasks: Iterable[Task], *, replace: bool = False) -> None:
     """Store tasks in this order. A stored task is left alone; with `replace`, it is replaced and keeps its place."""
-    rows = {task.id: task.model_dump_json() for task in reversed(list(tasks))}
+    rows: dict[str, str] = {}
+    for task in tasks:
+        rows.setdefault(task.id, task.model_dump_json())
     taken = "UPDATE SET body = excluded.body" if replace else "NOTHING"
     await connection.execute(
         f"""
@@ -157,7 +159,7 @@ async def insert_tasks(connection: Connection, env_id: int, tasks: Iterable[Task
         FROM unnest(%(ids)s::text[], %(bodies)s::text[]) WITH ORDINALITY AS new (id, body, place) ORDER BY place
         ON CONFLICT (env_id, id) DO {taken}
         """,
-        {"env": env_id, "ids": list(reversed(rows)), "bodies": list(reversed(rows.values()))},
+        {"env": env_id, "ids": list(rows), "bodies": list(rows.values())},
     )
 
 

@@ -82,6 +82,7 @@ GROUP BY env.id, env.name, env.folder ORDER BY env.name
 PART = """
   id = %(name)s OR id = %(env)s || '-' || %(name)s
   OR starts_with(id, %(name)s || '-') AND substr(id, length(%(name)s) + 2) ~ '^[0-9]+-'
+    AND NOT starts_with(%(name)s || '-', %(env)s || '-')  -- the beginning of the ids of all recorded runs
 """
 """Condition on trajectories: the one with this id, the recorded run with this name, or the probes of this training
 run."""

@@ -10,7 +10,7 @@ from itertools import combinations
 
 from pydantic import JsonValue
 
-from dreamgym.synthesis.expressions import Entities, Filter, Items
+from dreamgym.synthesis.expressions import Entities, Filter, Items, NoValue
 from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_entity, is_number
 from dreamgym.types import JsonObject
 
@@ -109,11 +109,14 @@ def selecting(
     collections = [call.state.collections[name] for call in calls]
 
     def gives(entities: Entities) -> bool:
-        for call, wanted in zip(calls, ids, strict=True):
-            found = entities.ids(call)
-            if list(wanted) != found if ordered else sorted(wanted) != sorted(found):
-                return False
-        return True
+        try:
+            found = [entities.ids(call) for call in calls]
+        except NoValue:
+            return False
+        return all(
+            list(wanted) == shown if ordered else sorted(wanted) == sorted(shown)
+            for wanted, shown in zip(ids, found, strict=True)
+        )
 
     # Begin with every filter that all wanted entities pass. If these select too many, so do fewer of them.
     filters = tuple(

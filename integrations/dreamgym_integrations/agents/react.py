@@ -10,7 +10,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from dreamgym.errors import MissingPackage
+from dreamgym.errors import EnvironmentUnavailable, MissingPackage
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -62,6 +62,9 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
         ]
         for _ in range(MAX_TURNS):
             completion = await policy.chat.completions.create(model=model or "policy", messages=messages, tools=tools)
+            if not completion.choices:  # some endpoints report an error with status 200
+                got = completion.model_dump_json(exclude_unset=True)[:300]
+                raise EnvironmentUnavailable(f"{base_url}: expected a chat completion with a message, got {got}")
             said = completion.choices[0].message
             messages.append(said.model_dump(exclude_none=True))
             if not said.tool_calls:

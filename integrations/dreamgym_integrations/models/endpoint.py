@@ -177,13 +177,16 @@ def text_of(found: Any) -> str:
     The text may come in parts: Mistral's reasoning models put their thoughts into parts of their own.
     """
     choices = getattr(found, "choices", None)
-    message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = getattr(choice, "message", None)
     content = getattr(message, "content", None)
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
         content = "".join(text for text in texts if isinstance(text, str))
-    if message is None or not isinstance(content, str | None):
+    if not hasattr(message, "content") or not isinstance(content, str | None):
         raise Unreadable(f"failed: expected a chat completion with a message, got {str(choices)[:200]!r}")
+    if getattr(choice, "finish_reason", None) == "error":  # OpenRouter's, if the provider fails in mid-answer
+        raise Unreadable(f"failed: expected a whole answer, got one that an error ended: {str(content)[:200]!r}")
     return content or ""
 
 

@@ -218,7 +218,7 @@ class OpenAIModel:
                 raise Unreadable(self._reason(error)) from None
             try:
                 found = raw.parse()
-            except ValueError:  # not JSON, though its type says so
+            except (ValueError, RecursionError):  # not JSON, though its type says so, or nested too deeply
                 found = None
             if not isinstance(found, ChatCompletion) or not found.choices:  # the client returns a page of text as it is
                 raise Unreadable(self._unreadable("a chat completion", raw.text, raw.headers))

@@ -155,6 +155,7 @@ class Tap:
             return
         meta = open_.params.get("_meta")
         said = meta.get(VERSION_META_KEY) if isinstance(meta, dict) else None
+        said = said if isinstance(said, str) else None
         yield {
             "kind": "exchange",
             "run": open_.heard.run,

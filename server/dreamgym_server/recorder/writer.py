@@ -269,7 +269,7 @@ class Tape:
     def _clean(self, event: JsonObject, key: str, value: JsonValue) -> JsonValue:
         if key == "run":
             return self._file_name(str(value))
-        if key in {"kind", "protocol"}:
+        if key == "kind":
             return value
         clean = self._redactor.value(value)
         if self.preview is not None:
