@@ -176,7 +176,7 @@ def text_of(found: Any) -> str:
 
     The text may come in parts: Mistral's reasoning models put their thoughts into parts of their own.
     """
-    choices = getattr(found, "choices", None)
+    choices: Any = getattr(found, "choices", None)
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = getattr(choice, "message", None)
     content = getattr(message, "content", None)
