@@ -382,6 +382,7 @@ async def test_the_state_that_a_server_reports_is_in_the_info_of_each_step_and_o
         "/orders/O-1/order_id",
         "/orders/O-1/sku",
     }
-    assert (bought.observation, set(bought.info)) == ("O-1", {"state", "meta"})
+    assert (bought.observation, set(bought.info)) == ("O-1", {"state", "meta", "fields"})
+    assert bought.info["fields"] == {"x-price": 2.5}
     assert bought.info["meta"] == {"shop/own": 1}
     assert (unknown.is_error, unknown.info) == (True, {})
