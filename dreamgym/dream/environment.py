@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import cache
 
 from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.confidence import Calibration, check_calibration, features
@@ -397,9 +396,8 @@ def _name_of(tier: StepTier) -> str:
     return type(tier.tier if isinstance(tier, AgreeingTier) else tier).__name__
 
 
-@cache
 def of_other_packages() -> tuple[Callable[[EnvironmentSpec], StepTier], ...]:
-    """Constructors of the tiers of other packages. Read once: searching installed packages takes 10 ms or more."""
+    """Constructors of the tiers of other packages, in the order of their names."""
     found = plugins("dreamgym.tiers")
     return tuple(found[name].load() for name in sorted(found))
 

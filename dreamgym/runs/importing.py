@@ -69,10 +69,12 @@ async def import_files(
                 if (folder := folder_of(env)) is not None:
                     await claim([folder], store)
                 stored = await store.buffer.add(report.trajectories)
-                there = await store.buffer.trajectories(spec.name, sources=frozenset(Source))
+                # read them only if some are not new: a buffer may have a million
+                all_new = stored == len(report.trajectories)
+                there = () if all_new else await store.buffer.trajectories(spec.name, sources=frozenset(Source))
             say(f"{stored} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
             found_there = {one.id: one for one in there}
-            if unlike := [one.id for one in report.trajectories if found_there.get(one.id) != one]:
+            if not all_new and (unlike := [one.id for one in report.trajectories if found_there.get(one.id) != one]):
                 say(
                     "not stored, because their ids are stored with other content or of another environment: "
                     f"{listed(unlike)}. Give them other ids, or replace those of this environment with `dreamgym seed`"

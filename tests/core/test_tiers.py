@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -374,17 +374,15 @@ Install = Callable[[dict[str, Foreign]], None]
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> Install:
     """A function that registers tiers by name, as packages do with entry points."""
 
     def install(made: dict[str, Foreign]) -> None:
         points = {name: EntryPoint(name, f"another.package:{name}", "dreamgym.tiers") for name in made}
         monkeypatch.setattr(environment, "plugins", lambda group: points)
         monkeypatch.setattr(EntryPoint, "load", lambda self: lambda spec: made[self.name])
-        environment.of_other_packages.cache_clear()
 
-    yield install
-    environment.of_other_packages.cache_clear()
+    return install
 
 
 async def test_the_tier_of_another_package_answers_before_the_model(installed: Install) -> None:

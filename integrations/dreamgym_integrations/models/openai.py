@@ -180,7 +180,8 @@ class OpenAIModel:
         import openai
 
         try:
-            await self._listed(self._client)
+            # the server may just have closed the connection of the question before
+            await self._listed(self._client.with_options(max_retries=1))
         except openai.APIStatusError as error:
             if error.status_code in {401, 403} or error.status_code >= 500:
                 raise self._unavailable(error) from None
