@@ -33,7 +33,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.episode import play
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.schema import schema_of
-from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Trajectory
+from dreamgym.types import JsonObject, Origin, Source, StepResult, Task, ToolCall, Trajectory
 
 EPISODES = (1, 2, 4, 8)
 """Numbers of recorded episodes per game."""
@@ -221,7 +221,7 @@ async def is_reached(real: Alfworld, known: ObjectWorlds, task: Task) -> bool:
 
     game, watched = real.create(), Watched()
     of_game = {name: value for name, value in task.metadata.items() if name != "success"}
-    first = await game.reset(task.model_copy(update={"metadata": of_game}))
+    first = await game.reset(task.model_copy(update={"metadata": of_game, "origin": Origin.SEED}))
     await real.behaviours[real.goals.behaviour](first, watched, 0)  # type: ignore[arg-type]
     await game.close()
     return check.allows(watched.state)

@@ -3,8 +3,8 @@
 Three servers, each a process of its own, answer the same calls of the same clients in turn, round by round: the SDK's
 low-level server with a tool that does nothing (stateless, plain JSON), ours with an immediate model, no retrieval and
 episodes in memory, and ours with episodes in PostgreSQL. CPU is that of the server process alone, in its best round.
-Episodes are created beforehand and none ends, so that nothing is archived. All three collect garbage as
-`dreamgym-serve` does. Ours / SDK must stay under 1.5.
+Episodes are created beforehand and none ends, so that nothing is archived; what was stored is deleted afterwards. All
+three collect garbage as `dreamgym-serve` does. Ours / SDK must stay under 1.5.
 
     python benchmarks/call_overhead.py --calls 1280 --rounds 5
 """
@@ -18,8 +18,9 @@ import multiprocessing
 import os
 import platform
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -34,14 +35,17 @@ from mcp.server.lowlevel import Server
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import UnknownName
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
-from dreamgym.replay.postgres import open_store
+from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.postgres.forget import forget
 from dreamgym.types import JsonObject, Provenance, Task, Tier
 
 SESSIONS = (1, 8, 64)
 STEPS = 40
 """Calls per episode."""
-ENV = "bench"
+ENV = os.environ.setdefault("DREAMGYM_BENCH_ENV", f"bench-{uuid.uuid4().hex[:8]}")
+"""Name of the environment, which the processes of the servers inherit. It is deleted, so nothing else has this name."""
 ENCODER = "DREAMGYM_BENCH_ENCODER"
 ANSWER = "You are in a room of the house. Doors lead north, south, east and west."
 SCHEMA: JsonObject = {
@@ -113,6 +117,12 @@ def plain() -> Any:
     return server.streamable_http_app(json_response=True, stateless_http=True)
 
 
+async def forgotten(store: Store) -> None:
+    """Delete what was stored."""
+    with suppress(UnknownName):  # nothing was stored yet
+        await forget(store.database, ENV)
+
+
 def serve(kind: str, dsn: str | None, profile: str | None, pipe: Connection) -> None:
     """Run a server: send its URL, then its CPU seconds for each True that comes, until False comes."""
 
@@ -126,6 +136,7 @@ def serve(kind: str, dsn: str | None, profile: str | None, pipe: Connection) -> 
                 if kind != "ours":
                     store = await open_store(dsn, load_encoder(os.environ.get(ENCODER, "minilm")))
                     stack.push_async_callback(store.close)
+                    stack.push_async_callback(forgotten, store)
                     buffer, episodes = store.buffer, store.episodes
                 app = build([DreamWorlds(spec(), ImmediateModel(), buffer)], buffer, episodes)
             collect_rarely()
@@ -284,7 +295,9 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=1280, help="calls per measurement, over all sessions")
+    parser.add_argument(
+        "--calls", type=int, default=1280, help=f"calls per measurement, over all sessions; at least {STEPS} a session"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dsn", default=os.environ.get("DREAMGYM_DSN"), help="default: the embedded PostgreSQL")
     parser.add_argument("--encoder", default="minilm", help="encoder that filled the database; nothing is encoded here")

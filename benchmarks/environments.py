@@ -90,8 +90,8 @@ def table(rows: Sequence[Row], absent: Sequence[tuple[str, str]], tasks: int) ->
     head = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     body = [f"| {' | '.join(cells(row))} |" for row in rows]
     note = (
-        f"First {tasks} dev tasks, 95 % intervals; speeds, sizes and transitions are of random play, one episode at a"
-        " time; sizes in characters, as means."
+        f"First {tasks} dev tasks, or all if there are fewer, 95 % intervals; speeds, sizes and transitions are of"
+        " random play, one episode at a time; sizes in characters, as means."
     )
     missing = [f"- `{name}` is not in the table: {why}" for name, why in absent]
     return "\n".join([*head, *body, "", note, *([""] if missing else []), *missing, ""])

@@ -11,6 +11,7 @@ few requests at once, so that ten episodes of such a campaign take a quarter of 
 - played: episodes that took all their steps and were ended;
 - wrong: episodes played to their end whose reward differs from that of the check;
 - invented: episodes with a failed call that the server gives a reward nevertheless;
+- wait: of the calls that were answered; a failed call does not count;
 - KiB: growth of the server's resident memory from no episode to all open and each with a step under way, per episode.
 
     python benchmarks/load.py --episodes 2000 --trouble 10

@@ -188,6 +188,7 @@ def cpu_s(pid: int, *, with_children: bool) -> float:
 
 async def measure(case: Case, calls: int, rounds: int) -> Row:
     """Measure one row."""
+    each = max(1, calls // rounds)
     params = f'{{"name":"{case.tool}","arguments":{case.arguments}}}'
     out = Path(tempfile.mkdtemp(prefix="dreamgym-bench-"))
     medians: dict[str, list[float]] = {"direct": [], "recorded": []}
@@ -198,7 +199,7 @@ async def measure(case: Case, calls: int, rounds: int) -> Row:
                 for name, client, pid in (("direct", direct, server), ("recorded", recorded, between)):
                     of_server = name == "direct"
                     before, waits = cpu_s(pid, with_children=of_server), []
-                    for _ in range(calls // rounds):
+                    for _ in range(each):
                         began = time.perf_counter()
                         answer = await client.ask("tools/call", params)
                         waits.append(time.perf_counter() - began)
@@ -209,7 +210,7 @@ async def measure(case: Case, calls: int, rounds: int) -> Row:
     finally:
         shutil.rmtree(out)
     direct_ms, recorded_ms = (1000 * statistics.median(medians[name][1:]) for name in ("direct", "recorded"))
-    count = (rounds + 1) * (calls // rounds)
+    count = (rounds + 1) * each
     return Row(
         case.server,
         case.pair,
@@ -286,7 +287,9 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=200, help="calls per measurement, over all rounds")
+    parser.add_argument(
+        "--calls", type=int, default=200, help="calls per measurement, over all rounds; at least one a round"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tool-ms", type=float, default=50, help="milliseconds that a call over a network takes")
     parser.add_argument("--only", default="", help="only cases whose server and front/upstream contain this")

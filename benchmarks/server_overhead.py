@@ -9,7 +9,8 @@ nor our server code in between, which is the least that a call through this HTTP
 All ways take turns, round by round, and the figures are medians over the rounds. The clock runs while steps are taken,
 not while episodes are created. The server is a separate process, set up like `dreamgym-serve`. CPU is the time that the
 processes used, so other work on the machine affects it less than the waits. The CPU of PostgreSQL is read from /proc,
-so the database must be on this machine and serve nobody else meanwhile. call_overhead.py compares a call with the plain
+so the database must be on this machine and serve nobody else meanwhile. What was stored is deleted afterwards.
+call_overhead.py compares a call with the plain
 server of the MCP SDK.
 
     python benchmarks/server_overhead.py --rounds 9
@@ -27,7 +28,7 @@ import statistics
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -49,8 +50,10 @@ from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import UnknownName
 from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.postgres.forget import forget
 from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
 
 CONCURRENT = (1, 8, 64)
@@ -291,8 +294,8 @@ async def opened(way: str, url: str, spec: EnvironmentSpec, store: Store, stack:
     return await in_process(spec, store, stored=way == SAME)
 
 
-async def timed(steps: list[Step], cpu: Callable[[], tuple[float, float, float]]) -> Try:
-    """Play the episodes at once; return what it took."""
+async def timed(steps: list[Step], of_others: Callable[[], tuple[float, float]]) -> Try:
+    """Play the episodes at once; return what it took. `of_others` reads the CPU of the server and of PostgreSQL."""
 
     async def play(step: Step) -> list[float]:
         waited = []
@@ -302,10 +305,12 @@ async def timed(steps: list[Step], cpu: Callable[[], tuple[float, float, float]]
             waited.append(1000 * (time.perf_counter() - began))
         return waited
 
-    before, began = cpu(), time.perf_counter()
+    # reading the others' CPU takes milliseconds of our own, which are not counted
+    before, own, began = of_others(), time.process_time(), time.perf_counter()
     waits = [wait for of_episode in await asyncio.gather(*map(play, steps)) for wait in of_episode]
-    wall, after = time.perf_counter() - began, cpu()
-    return Try(waits, wall, tuple(late - early for early, late in zip(before, after, strict=True)))
+    wall, own = time.perf_counter() - began, time.process_time() - own
+    theirs = (late - early for early, late in zip(before, of_others(), strict=True))
+    return Try(waits, wall, (own, *theirs))
 
 
 def cost_of(tries: list[Try]) -> Cost:
@@ -388,8 +393,8 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
         collect_rarely()
         async with server(store.dsn, spec.name, encoder) as (url, server_cpu):
 
-            def cpu() -> tuple[float, float, float]:
-                return time.process_time(), server_cpu(), database_cpu(postmaster)
+            def of_others() -> tuple[float, float]:
+                return server_cpu(), database_cpu(postmaster)
 
             for number in range(rounds + 1):
                 for (way, many), found in costs.items():
@@ -398,13 +403,15 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
                         tries = []
                         for _ in range(1 if number == 0 else max(1, 16 // many)):
                             steps = [await opened(way, url, spec, store, stack) for _ in range(many)]
-                            tries.append(await timed(steps, cpu))
+                            tries.append(await timed(steps, of_others))
                             await store.database.fetch(
                                 "DELETE FROM episodes WHERE body ->> 'env' = %(env)s", {"env": spec.name}
                             )
                         if number:
                             found.append(cost_of(tries))
     finally:
+        with suppress(UnknownName):  # nothing was stored yet
+            await forget(store.database, spec.name)
         await store.close()
     return costs
 

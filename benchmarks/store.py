@@ -104,9 +104,13 @@ class Clock:
 
     def __init__(self, postmaster: int) -> None:
         self._postmaster = postmaster
-        self._start = self._now()
+        self._begin(self._database())
 
-    def _now(self) -> tuple[float, float, float]:
+    def _begin(self, database: float) -> None:
+        # reading the database's CPU takes milliseconds of our own, which are not counted
+        self._start = time.perf_counter(), time.process_time(), database
+
+    def _database(self) -> float:
         cpu = 0.0
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -117,13 +121,15 @@ class Clock:
                     cpu += sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
             except OSError:  # the process has ended
                 continue
-        return time.perf_counter(), time.process_time(), cpu
+        return cpu
 
     def read(self) -> tuple[float, float, float]:
         """Seconds since the last reading: wall, this process, PostgreSQL."""
-        now, before = self._now(), self._start
-        self._start = now
-        return now[0] - before[0], now[1] - before[1], now[2] - before[2]
+        wall, own, before = self._start
+        wall, own = time.perf_counter() - wall, time.process_time() - own
+        now = self._database()
+        self._begin(now)
+        return wall, own, now - before
 
 
 @asynccontextmanager

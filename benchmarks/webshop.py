@@ -2,8 +2,8 @@
 
 Two players visit the shop, the oracle and the random clicker, as in the measurement of the original. The original took
 27 to 33 steps per CPU-second, with most of the time in filling in page templates and tagging nouns. CPU is that of this
-process, including the players' own work and the recording of each step. Without --catalogue, the small invented
-catalogue is used.
+process, including the players' own work and the recording of each step. Without --catalogue and
+DREAMGYM_WEBSHOP, the small invented catalogue is used.
 
     python benchmarks/webshop.py --catalogue FOLDER --goals 200
 """

@@ -97,7 +97,9 @@ def read_limit(text: str) -> Limit:
     """
     found = re.fullmatch(r"\s?\$?(\d{1,12}(?:\.\d{1,6})?) ?([kKmM]?) ?(\$|[A-Za-z]{0,7})\s?", text[: LONGEST + 1])
     unit = _UNITS.get(found[3].lower()) if found else None
-    if found is None or unit is None or (unit != "dollars" and "$" in text):
+    # `200k` is refused: whoever means tokens would have a budget of 200,000 dollars
+    is_bare = found is not None and found[2] and not found[3] and "$" not in text
+    if found is None or unit is None or is_bare or (unit != "dollars" and "$" in text):
         raise InvalidInput(
             f"budget {text[:LONGEST]!r}: expected dollars such as 5.00, or '200k tokens', or '300 calls'"
         )

@@ -181,7 +181,11 @@ class EnvironmentSpec(Frozen):
                 }
             )
         except ValidationError as error:
-            raise InvalidInput(f"{folder / 'env.toml'}: {first_reason(error)}") from error
+            reason = first_reason(error)
+            field = reason.partition(":")[0].partition(".")[0]
+            file = {"tools_list": "tools.json", "mirror": "server.json"}.get(field)
+            told = reason.removeprefix(field).lstrip(".: ") if file else reason
+            raise InvalidInput(f"{folder / (file or 'env.toml')}: {told}") from error
 
 
 def text_argument_of(tools: Sequence[tuple[str, JsonValue]]) -> tuple[str, str] | None:
@@ -253,7 +257,9 @@ def load_spec(name_or_folder: str) -> EnvironmentSpec:
     if (folder / "env.toml").is_file():
         return EnvironmentSpec.load(folder)
     if folder.is_dir():
-        raise InvalidInput(f"{folder} is not an environment folder: it has no env.toml")
+        is_known = name_or_folder in plugins("dreamgym.environments")
+        hint = f". For the registered environment {name_or_folder!r}, run this in a folder without one of that name"
+        raise InvalidInput(f"{folder} is not an environment folder: it has no env.toml{hint if is_known else ''}")
     spec = load_real(name_or_folder).spec
     # the name finds the environment again; an adapter in the spec does so too, unless the name is a place
     is_known = spec.adapter is not None and ":" not in name_or_folder
@@ -265,8 +271,8 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
 
     Raises:
         UnknownName: nothing has this name; the message lists the registered environments.
-        InvalidInput: the module or file cannot be loaded, or the folder is not there; for an adapter that moved, the
-            message has the new name.
+        InvalidInput: the module or file cannot be loaded or returns no real environment, or the folder is not there;
+            for an adapter that moved, the message has the new name.
     """
     found = plugins("dreamgym.environments")
     if name not in found and ":" not in name:
@@ -292,6 +298,11 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
                 raise
             raise InvalidInput(f'{error}. It moved: write adapter = "{point.name}" (now {point.value})') from error
     real: RealEnvironment = make(options or {})
+    if not {"spec", "tasks", "create"} <= {*dir(real)}:
+        raise InvalidInput(
+            f"environment {name!r}: expected a function that returns a RealEnvironment, with spec, behaviours, tasks "
+            f"and create, got {type(real).__name__}"
+        )
     return real
 
 

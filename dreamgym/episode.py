@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, from_place
 from dreamgym.errors import BudgetSpent, DreamGymError, EpisodeFinished, InvalidInput, UnknownName
@@ -32,18 +32,36 @@ Agent = Callable[[str, str, str], Awaitable[str]]
 
 
 def load_agent(name: str) -> Agent:
-    """Load an agent by entry point, `module:function` or `file.py:function`. Raises UnknownName for any other name."""
+    """Load an agent by entry point, `module:function` or `file.py:function`.
+
+    Raises:
+        UnknownName: no agent has this name.
+        InvalidInput: the function cannot be loaded, or takes other parameters than an agent.
+    """
     found = plugins("dreamgym.agents")
     if name not in found and ":" not in name:
         raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")
     agent: Callable[..., Awaitable[str]] = found[name].load() if name in found else from_place("agent", name)
-    if len(signature(agent).parameters) != 2:
+    form = signature(agent)
+    if _takes(form, 3):
         return agent
+    if not _takes(form, 2):
+        raise InvalidInput(
+            f"agent {name!r}: expected a function of (task, mcp_url, policy_url) or (task, mcp_url), got one of {form}"
+        )
 
     async def without_model(task: str, mcp_url: str, policy_url: str = "") -> str:
         return await agent(task, mcp_url)
 
     return without_model
+
+
+def _takes(form: Signature, number: int) -> bool:
+    try:
+        form.bind(*[""] * number)
+    except TypeError:
+        return False
+    return True
 
 
 def check_policy_url(agent: Agent, policy_url: str | None) -> str:

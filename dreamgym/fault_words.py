@@ -19,6 +19,8 @@ from dreamgym.types import ToolCall
 _GAP = re.compile(r"\{(field|limit|value|tool)\}")
 _PER_VALUE = {"enum", "const", "anyOf", "oneOf", "allOf", "not", "format", "pattern"}
 """Keywords whose refusals may quote the whole value of the keyword in the schema, or depend on it."""
+_OF_SIZE = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+"""Keywords whose refusals may tell the size of the value."""
 
 
 def reason_in_words(
@@ -96,6 +98,8 @@ def _with_gaps(line: str, fault: FieldFault, action: ToolCall, schema: Schema) -
         if _text(fault.limit) == _text(fault.value) or any(len(_found(text, line)) > 1 for text in gaps if text):
             return None
     others = {*schema.properties, *action.arguments, *map(_text, action.arguments.values())} - set(gaps)
+    if fault.keyword in _OF_SIZE and isinstance(fault.value, str | list | dict):
+        others.add(str(len(fault.value)))
     whole = {json.dumps(action.arguments), repr(action.arguments)}
     if any(_found(text, line) for text in others if text) or any(text in line for text in whole):
         return None

@@ -81,7 +81,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     encoded = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == encoded:
         return
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
+    unfinished = path.parent / f".{path.name}.{secrets.token_hex(4)}.unfinished"
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:

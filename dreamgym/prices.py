@@ -63,7 +63,8 @@ def price_of(model: str) -> Price | None:
         return FREE
     if not slash:
         provider, own = "openai", name
-    if provider == "openai" and os.environ.get("OPENAI_BASE_URL"):
+    address = "OPENAI_BASE_URL" if provider == "openai" else f"{provider.upper()}_API_BASE"
+    if provider in OPENAI_PROVIDERS and os.environ.get(address):
         return None  # the endpoint of another provider, with its own prices
     table = _table()
     for key in (name, own):

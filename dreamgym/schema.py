@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from time import monotonic
@@ -60,6 +61,8 @@ class Schema:
     def __init__(self, schema: JsonValue) -> None:
         if not isinstance(schema, dict | bool):
             raise InvalidInput(f"expected a JSON Schema, which is an object or a boolean, got {schema!r:.200}")
+        if isinstance(schema, dict) and not isinstance(dialect := schema.get("$schema", ""), str):
+            raise InvalidInput(f"not a usable JSON Schema: $schema: expected a text, got {dialect!r:.200}")
         try:
             kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
             # a pattern is read when it is used: `regex` reads patterns of JavaScript that `re` refuses, as \p{L}
@@ -128,7 +131,7 @@ class Schema:
             raise InvalidInput(f"not a usable JSON Schema: {error.ref!r} is not in the schema itself") from error
         except RecursionError as error:
             raise InvalidInput("not a usable JSON Schema: it refers to itself without end") from error
-        except OverflowError:  # `multipleOf` divides as floats
+        except OverflowError:  # `divisibleBy` of draft 3 divides as floats
             return "a number is too large to be checked"
         except TimeoutError:
             return f"the patterns of the schema could not be checked within {PATTERNS_S:g} s"
@@ -146,7 +149,7 @@ class Schema:
         _steps_left.set(iter(range(STEPS)))
         try:
             errors = list(islice(self._validator.iter_errors(value), FIELD_FAULTS + 1))
-        except (referencing.exceptions.Unresolvable, RecursionError, TimeoutError, InvalidInput):
+        except (referencing.exceptions.Unresolvable, RecursionError, OverflowError, TimeoutError, InvalidInput):
             return ()
         found = [fault for error in errors for fault in _faults_of_fields(error, self.properties)]
         if any(fault is None for fault in found) or len(found) > FIELD_FAULTS:
@@ -275,7 +278,7 @@ def _readable(pattern: str) -> Any:
     """The compiled pattern, which `regex` caches. Raises InvalidInput if it is not valid."""
     try:
         return regex.compile(pattern)
-    except regex.error as error:
+    except (regex.error, RecursionError) as error:
         raise InvalidInput(f"not a usable JSON Schema: the pattern {pattern!r:.200} cannot be read: {error}") from error
 
 
@@ -326,8 +329,30 @@ def _unevaluated_properties(
 def _unique_items(validator: Any, wanted: bool, value: Any, schema: object) -> Iterator[jsonschema.ValidationError]:
     if not wanted or not validator.is_type(value, "array"):
         return
-    if len({json.dumps(item, sort_keys=True) for item in value}) < len(value):
+    if len({json.dumps(_with_whole_numbers(item), sort_keys=True) for item in value}) < len(value):
         yield jsonschema.ValidationError(f"{value!r} has non-unique elements")
+
+
+def _with_whole_numbers(value: JsonValue) -> JsonValue:
+    """The value with 1.0 as 1: in JSON they are one number."""
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _multiple_of(validator: Any, factor: float, value: Any, schema: object) -> Iterator[jsonschema.ValidationError]:
+    if validator.is_type(value, "number") and not _is_multiple(value, factor):
+        yield jsonschema.ValidationError(f"{value!r} is not a multiple of {factor}")
+
+
+def _is_multiple(value: float, factor: float) -> bool:
+    """True if a number is a multiple of another, as both are written: 19.99 is one of 0.01."""
+    try:
+        return Fraction(str(value)) % Fraction(str(factor)) == 0
+    except ValueError:  # NaN or infinite
+        return False
 
 
 _BOUNDED: Mapping[str, Keyword] = {
@@ -335,6 +360,7 @@ _BOUNDED: Mapping[str, Keyword] = {
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
     "uniqueItems": _unique_items,
+    "multipleOf": _multiple_of,
 }
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import aiohttp
+from pydantic import JsonValue
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject
@@ -43,10 +44,17 @@ def with_token(url: str, token: str) -> str:
 
 
 def without_token(url: str, token: str | None) -> tuple[str, str | None]:
-    """The URL of a server without its token, so that it may be shown, and the token, given or from the URL."""
-    scheme, _, rest = url.rstrip("/").partition("://")
+    """The URL of a server without its token, so that it may be shown, and the token, given or from the URL.
+
+    Raises:
+        InvalidInput: the URL is not that of a server.
+    """
+    scheme, _, rest = url.strip().rstrip("/").partition("://")
     user, at, place = rest.rpartition("@")
-    return f"{scheme}://{place}", token or (user.removeprefix(":") if at else None)
+    if scheme.lower() not in {"http", "https"} or not place:
+        got = url.rpartition("@")[2]
+        raise InvalidInput(f"expected the address of a server, such as http://127.0.0.1:8000, got {got!r}")
+    return f"{scheme}://{place}", (token or (user.removeprefix(":") if at else "")).strip() or None
 
 
 class Connection:
@@ -92,7 +100,8 @@ class Connection:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EnvironmentUnavailable(f"{self.url} cannot be reached: {error or type(error).__name__}") from error
         if response.status == 429 or response.status >= 500:
-            raise EnvironmentUnavailable(f"{self.url}{path}: {_reason(response)}")
+            said = _reason(response) or response.text[:300] or f"status {response.status}"
+            raise EnvironmentUnavailable(f"{self.url}{path}: {said}")
         return response
 
     async def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None) -> Response:
@@ -105,6 +114,9 @@ class Connection:
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
     ) -> Response:
         async with self._http.request(method, self.url + path, data=body, headers=headers) as response:
+            if response.method != method:  # as HTTP demands of a POST that is redirected with 301 or 302
+                place = str(response.url.with_query(None)).removesuffix(path)
+                raise EnvironmentUnavailable(f"{self.url} redirects to {place}: give the address that it redirects to")
             return Response(response.status, await response.read())
 
     async def json(self, method: str, path: str, *, body: JsonObject | None = None, episode: str = "") -> JsonObject:
@@ -118,20 +130,33 @@ class Connection:
         content = None if body is None else json.dumps(body).encode()
         response = await self.request(method, path, body=content, headers={"Content-Type": "application/json"})
         if response.status < 300:
-            try:
-                value: JsonObject = json.loads(response.body) if response.body else {}
-            except ValueError:
-                said = f"{self.url}{path} answered {response.status}, expected JSON, got {response.text[:300]!r}"
-                raise EnvironmentUnavailable(f"{said}: check the server's address") from None
+            value = _json(response.body) if response.body else {}
+            if not isinstance(value, dict):
+                said = (
+                    f"{self.url}{path} answered {response.status}, expected a JSON object, got {response.text[:300]!r}"
+                )
+                raise EnvironmentUnavailable(f"{said}: check the server's address")
             return value
         reason = _reason(response)
+        if reason is None:
+            reason = f"expected a DreamGym server, got {response.text[:300]!r}: check the server's address"
         if response.status == 404 and reason == str(UnknownEpisode(episode)):
             raise UnknownEpisode(episode)
         raise InvalidInput(f"{self.url}{path} answered {response.status}: {reason}")
 
 
-def _reason(response: Response) -> str:
+def _json(body: bytes) -> JsonValue:
+    """The value of a body; None if it is not JSON."""
     try:
-        return str(json.loads(response.body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return response.text[:300] or f"status {response.status}"
+        value: JsonValue = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
+def _reason(response: Response) -> str | None:
+    """The reason that a server of ours gives; None if another program answered."""
+    value = _json(response.body)
+    if isinstance(value, dict) and "error" in value:
+        return str(value["error"])
+    return None

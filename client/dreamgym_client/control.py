@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from typing import TypeVar
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, ValidationError
 
+from dreamgym.environment import first_reason
+from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.types import Frozen, JsonObject, StopReason, Task, Trajectory
 from dreamgym_client.connection import Connection, without_token
 
@@ -44,12 +47,24 @@ class EpisodeState(Frozen):
     """The whole trajectory with provenance; None while the episode runs."""
 
 
+class _Listing(Frozen):
+    model_config = ConfigDict(extra="ignore")
+
+    environments: tuple[JsonObject, ...]
+
+
+Form = TypeVar("Form", Started, EpisodeState, _Listing)
+
+
 class ControlClient:
     """The control API of one server; use it as an async context manager.
 
     Args:
         url: the server's base URL; its token may be a part of it (`http://:TOKEN@host`).
         token: the server's bearer token.
+
+    Raises:
+        InvalidInput: the URL is not that of a server.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
@@ -81,7 +96,7 @@ class ControlClient:
 
         Raises:
             InvalidInput: the server refused; the message lists the known names.
-            EnvironmentUnavailable: the server cannot be reached or has no room.
+            EnvironmentUnavailable: the server cannot be reached, has no room, or is another program.
         """
         order: JsonObject = {
             "task": task.model_dump(mode="json") if task else None,
@@ -93,7 +108,8 @@ class ControlClient:
             "policy_version": policy_version,
         }
         body: JsonObject = {key: value for key, value in order.items() if value is not None}
-        return Started.model_validate(await self._connected.json("POST", f"/envs/{env}/episodes", body=body))
+        path = f"/envs/{env}/episodes"
+        return self._understood(Started, path, await self._connected.json("POST", path, body=body))
 
     async def fork(self, env: str, episode: str, step: int, *, idempotency_key: str | None = None) -> Started:
         """Start another episode that begins with the first `step` steps of this one, which may be running or over.
@@ -106,7 +122,7 @@ class ControlClient:
         """
         path = f"/envs/{env}/episodes/{episode}/fork"
         body: JsonObject = {"step": step, "idempotency_key": idempotency_key or uuid.uuid4().hex}
-        return Started.model_validate(await self._connected.json("POST", path, body=body, episode=episode))
+        return self._understood(Started, path, await self._connected.json("POST", path, body=body, episode=episode))
 
     async def read(self, env: str, episode: str) -> EpisodeState:
         """The current state of an episode. Raises UnknownEpisode."""
@@ -135,16 +151,27 @@ class ControlClient:
         await self._connected.json("DELETE", f"/envs/{env}/episodes/{episode}", episode=episode)
 
     async def environments(self) -> list[JsonObject]:
-        """Descriptions of the environments that the server serves."""
-        listed = (await self._connected.json("GET", "/envs"))["environments"]
-        assert isinstance(listed, list)
-        return [environment for environment in listed if isinstance(environment, dict)]
+        """Descriptions of the environments that the server serves. Raises EnvironmentUnavailable."""
+        answer = await self._connected.json("GET", "/envs")
+        return list(self._understood(_Listing, "/envs", answer).environments)
 
     async def _state(
         self, method: str, env: str, episode: str, verb: str = "", body: JsonObject | None = None
     ) -> EpisodeState:
         path = f"/envs/{env}/episodes/{episode}{verb}"
-        return EpisodeState.model_validate(await self._connected.json(method, path, body=body, episode=episode))
+        answer = await self._connected.json(method, path, body=body, episode=episode)
+        return self._understood(EpisodeState, path, answer)
+
+    def _understood(self, form: type[Form], path: str, answer: JsonObject) -> Form:
+        """The answer in its form. Raises EnvironmentUnavailable if another program gave it."""
+        try:
+            return form.model_validate(answer)
+        except ValidationError as error:
+            got = ", ".join(map(repr, answer)) or "none"  # no values, since one may be a token
+            raise EnvironmentUnavailable(
+                f"{self._address[0]}{path} did not answer as a DreamGym server: {first_reason(error)}; its fields are "
+                f"{got[:300]}: check the server's address and version"
+            ) from None
 
     @property
     def _connected(self) -> Connection:

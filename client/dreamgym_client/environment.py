@@ -40,6 +40,9 @@ class RemoteEnvironment:
         max_steps: limit of an episode; None leaves it to the environment.
         group: name of the group, stored with each episode.
         policy_version: stored with each episode.
+
+    Raises:
+        InvalidInput: the URL is not that of a server.
     """
 
     def __init__(
@@ -225,9 +228,9 @@ class RemoteEnvironment:
             answer = json.loads(response.body)
         except ValueError:
             raise EnvironmentUnavailable(f"{self._url} answered {response.status}: {response.text[:300]}") from None
-        if "result" not in answer:
-            raise EnvironmentUnavailable(f"{self._url} answered {response.status}: {answer.get('error')}")
-        result: JsonObject = answer["result"]
+        if not isinstance(answer, dict) or not isinstance(result := answer.get("result"), dict):
+            got = answer.get("error") if isinstance(answer, dict) else None
+            raise EnvironmentUnavailable(f"{self._url} answered {response.status}: {got or response.text[:300]}")
         return result
 
 

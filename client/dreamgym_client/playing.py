@@ -6,9 +6,11 @@ Agents are other people's code. They may go on calling an ended episode, hang, o
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dreamgym.episode import Agent, check_policy_url, user_message
+from dreamgym.errors import DreamGymError, EnvironmentUnavailable
 from dreamgym.types import StepResult, StopReason, Task, Trajectory
 from dreamgym_client.control import ControlClient, EpisodeState, Started
 
@@ -39,8 +41,9 @@ async def play_agent(
 ) -> Played:
     """Let an agent play one task through the server. Raises InvalidInput if it needs a model and there is none.
 
-    After an agent's exception, the episode is finished without success and the exception raised. With
-    `keeps_failures`, the episode is returned instead, marked as failed.
+    After an agent's exception, the episode is finished without success and the exception raised. If the server fails,
+    the episode is closed with an unknown reward. With `keeps_failures`, the episode is returned instead, marked as
+    failed.
     """
     model_url = check_policy_url(agent, policy_url)
     async with ControlClient(url) as control:
@@ -48,14 +51,18 @@ async def play_agent(
         playing = begin(agent, episode, model_url)
         try:
             answer = await _until_over(playing, control, env, episode.episode)
+            ended = await control.finish(env, episode.episode, answer=answer)
         except Exception as error:  # an agent is other people's code: any error of it ends its episode
+            if isinstance(error, EnvironmentUnavailable) and not keeps_failures:
+                with suppress(DreamGymError):  # the server may still fail
+                    await control.delete(env, episode.episode)
+                raise
             ended = await control.finish(env, episode.episode, success=False)
             if not keeps_failures:
                 raise
             return Played(_failed(ended, error), "")
         finally:
             await stop(playing)
-        ended = await control.finish(env, episode.episode, answer=answer)
         assert ended.trajectory is not None, "a finished episode has a trajectory"
         return Played(ended.trajectory, answer)
 
@@ -70,24 +77,27 @@ def _failed(ended: EpisodeState, cause: BaseException) -> Trajectory:
     return ended.trajectory.model_copy(update=failed)
 
 
-def begin(agent: Agent, episode: Started, policy_url: str) -> asyncio.Future[str]:
-    """Start an agent on a new episode, in a task of its own."""
+def begin(agent: Agent, episode: Started, policy_url: str) -> asyncio.Task[str]:
+    """Start an agent on a new episode, in a task of its own. Its result is the answer as text, empty for None."""
     first = StepResult(observation=episode.observation)
 
     async def work() -> str:
         try:
-            return await agent(user_message(episode.task, first), episode.mcp_url, policy_url)
+            answer: object = await agent(user_message(episode.task, first), episode.mcp_url, policy_url)
         except SystemExit as error:  # in a task it would end the whole process
             raise RuntimeError(f"the agent called sys.exit({error.code})") from error
+        return "" if answer is None else str(answer)
 
     return asyncio.create_task(work())
 
 
-async def stop(playing: asyncio.Future[str]) -> None:
+async def stop(playing: asyncio.Task[str]) -> None:
     """Cancel an agent that has not ended. One that ignores this for STOP_S seconds is left to itself."""
     if not playing.done():
         playing.cancel()
         await asyncio.wait([playing], timeout=STOP_S)
+    if not playing.done():
+        asyncio.tasks._unregister_task(playing)  # or the end of the event loop would wait for it
     if playing.done() and not playing.cancelled():
         playing.exception()  # retrieved, so that asyncio does not report it as lost
 

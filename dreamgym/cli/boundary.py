@@ -18,6 +18,8 @@ from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
 
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """Errors of a disk that takes no more."""
+UNUSABLE = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+"""Errors of a path that the user has given."""
 
 
 def run(program: typer.Typer, verb: str = "") -> None:
@@ -34,6 +36,13 @@ def run(program: typer.Typer, verb: str = "") -> None:
     except KeyboardInterrupt:  # typer handles it while it runs the verb, but not before and after
         sys.exit(INTERRUPTED)
     except OSError as error:
+        if error.errno in UNUSABLE and error.filename is not None:
+            typer.echo(
+                f"dreamgym: {error.filename} cannot be used: {error.strerror}; check the path, and who may read and "
+                "write it",
+                err=True,
+            )
+            sys.exit(2)
         if error.errno not in UNWRITABLE:
             raise
         typer.echo(

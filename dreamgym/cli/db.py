@@ -15,6 +15,8 @@ app = typer.Typer(
 
 NAMED = "Id of a trajectory, of a recorded run or of a training run."
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+MOST_DAYS = 36_500
+"""A century. PostgreSQL has no date that is millions of days ago."""
 TABLES = ("environments", "tasks", "trajectories", "transitions", "episodes")
 
 
@@ -46,7 +48,9 @@ def stop() -> None:
 
 @app.command()
 def prune(
-    days: Annotated[int, typer.Option(min=1, help="Delete episodes, predictions and watermarks older than this.")] = 30,
+    days: Annotated[
+        int, typer.Option(min=1, max=MOST_DAYS, help="Delete episodes, predictions and watermarks older than this.")
+    ] = 30,
 ) -> None:
     """Delete what is no longer needed: dreams of tasks always solved, old episodes, predictions and watermarks.
 

@@ -1,12 +1,13 @@
-"""Groups of similar tasks, for trainers that do not play a task several times.
+"""Groups of similar tasks, for PPO, whose advantages need no group of rollouts of one task.
 
-PPO does not have G rollouts of one task. So the paper clusters the tasks by embedding, and the rewards of a cluster's
-rollouts in one update give V_tau of all tasks in it. This variance comes from differences between the tasks as well as
-from the policy's luck.
+The paper clusters the tasks by embedding, and the rewards of a cluster's rollouts in one update give V_tau of all tasks
+in it. Here PPO plays each drawn task G times, as GRPO does, and all groups of a cluster in one update count as one.
+This variance comes from differences between the tasks as well as from the policy's luck.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,9 @@ SEEDS = 1 << 64
 def cluster_of(tasks: Sequence[Task], encoder: Encoder, clusters: int, *, seed: int) -> Callable[[Task], str]:
     """A function that names the cluster of any task: the nearest of the centres found for these tasks. Blocking.
 
+    Clusters of other tasks, of another encoder or another seed have other names: a curriculum that is restored with
+    those does not take the outcomes of one cluster for those of another.
+
     Args:
         tasks: at least one; the text of a task is its instruction and its initial state.
         encoder: embeds them.
@@ -35,15 +39,15 @@ def cluster_of(tasks: Sequence[Task], encoder: Encoder, clusters: int, *, seed: 
     """
     import numpy as np
 
-    centres = _centres(
-        encoder.encode(sorted({_text(task) for task in tasks})), clusters, np.random.default_rng(seed % SEEDS)
-    )
+    texts = sorted({_text(task) for task in tasks})
+    centres = _centres(encoder.encode(texts), clusters, np.random.default_rng(seed % SEEDS))
+    found_by = hashlib.sha256(repr((encoder.fingerprint, clusters, seed, texts)).encode()).hexdigest()[:8]
     names: dict[str, str] = {}
 
     def cluster(task: Task) -> str:
         text = _text(task)
         if text not in names:
-            names[text] = f"cluster-{_nearest(encoder.encode([text]), centres)[0]}"
+            names[text] = f"cluster-{found_by}-{_nearest(encoder.encode([text]), centres)[0]}"
         return names[text]
 
     return cluster

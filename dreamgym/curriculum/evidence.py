@@ -72,13 +72,14 @@ class Evidence:
         groups = self._groups[key]
         last = groups[-1] if groups else None
         same = groups.pop() if last and last.iteration == iteration else None
+        is_solved = sum(rewards) > 0 or (same is not None and same.unsolved == 0)
         groups.append(
             Group(
                 iteration=iteration,
                 attempts=len(rewards) + (same.attempts if same else 0),
                 total=sum(rewards) + (same.total if same else 0.0),
                 squares=sum(reward * reward for reward in rewards) + (same.squares if same else 0.0),
-                unsolved=0 if sum(rewards) > 0 else len(rewards) + (last.unsolved if last else 0),
+                unsolved=0 if is_solved else len(rewards) + (last.unsolved if last else 0),
             )
         )
         del groups[:-LAST_GROUPS]

@@ -45,7 +45,10 @@ class RecordedWorlds:
         self._from: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._won: dict[tuple[str, str], set[str]] = defaultdict(set)
         """States before a success, by world and goal."""
+        self.tasks: dict[str, Task] = {}
+        """The recorded tasks by id."""
         for trajectory in trajectories:
+            self.tasks[trajectory.task.id] = trajectory.task
             for transition in trajectory.transitions:
                 self._from[trajectory.world_id][transition.next_state].add(transition.state)
                 if transition.result.terminated and transition.result.reward > 0:
@@ -92,7 +95,7 @@ class StartVariation:
         """One other start per parent, drawn from the starts that the recordings show to be solvable."""
         tasks = []
         for parent in parents:
-            starts = sorted(set(self._worlds.starts(parent, self._spec.max_steps)) - {parent.initial_state})
+            starts = _other_starts(self._worlds, parent, self._spec.max_steps)
             if starts:
                 start = random.Random(f"{seed}:{parent.id}").choice(starts)
                 tasks.append(variation(parent, parent.instruction, start))
@@ -135,19 +138,19 @@ class LanguageVariation:
         return tasks
 
     async def _propose(self, parent: Task, seed: int) -> list[Task]:
-        """Proposals that are well-defined, differ from the parent and, as far as is known, can be played."""
-        starts = sorted(self._worlds.starts(parent, self._spec.max_steps))
+        """Proposals that are well-defined, differ from known tasks and, as far as is known, can be played."""
+        starts = _other_starts(self._worlds, parent, self._spec.max_steps)
         if not starts and self._spec.deterministic and self._worlds.known(parent.world):
-            return []  # the world is recorded, and no recording solves the task in it
+            return []  # the world is recorded, and no recording solves the task from elsewhere in it
         answer = await self._ask("vary", _Proposals, seed, task=_shown(parent), starts=[*starts[:SHOWN_STARTS]])
         if starts:
             wanted = [p for p in answer.variations if p.instruction == parent.instruction and p.initial_state in starts]
             proposals = [variation(parent, p.instruction, p.initial_state) for p in wanted]
         else:
+            known = (parent, *self._spec.tasks, *self._worlds.tasks.values())  # some may belong to a test
             proposals = [variation(parent, p.instruction.strip(), parent.initial_state) for p in answer.variations]
-        different = {content_of(task): task for task in proposals if _well_defined(task)}
-        different.pop(content_of(parent), None)
-        return list(different.values())
+            proposals = [task for task in proposals if not any(_has_same_words(task, one) for one in known)]
+        return list({content_of(task): task for task in proposals if _well_defined(task)}.values())
 
     async def _select(self, parent: Task, proposals: Sequence[Task], seed: int) -> Task:
         answer = await self._ask(
@@ -205,7 +208,23 @@ def variation(parent: Task, instruction: str, initial_state: str | None) -> Task
 
 def content_of(task: Task) -> tuple[str, str, str | None]:
     """World, instruction (case and blanks ignored) and start. Tasks that share all three play the same."""
-    return task.world, " ".join(task.instruction.casefold().split()), task.initial_state
+    return task.world, words_of(task.instruction), task.initial_state
+
+
+def words_of(instruction: str) -> str:
+    """The instruction with case and blanks ignored."""
+    return " ".join(instruction.casefold().split())
+
+
+def _has_same_words(task: Task, known: Task) -> bool:
+    """True if a known task has the same instruction, and starts alike or at an unknown start."""
+    starts_alike = known.initial_state is None or known.initial_state == (task.initial_state or "")
+    return starts_alike and words_of(task.instruction) == words_of(known.instruction)
+
+
+def _other_starts(worlds: RecordedWorlds, parent: Task, max_steps: int) -> list[str]:
+    """The recorded starts from which the parent can be solved, without its own."""
+    return sorted(worlds.starts(parent, max_steps).keys() - {parent.initial_state or ""})
 
 
 def _well_defined(task: Task) -> bool:

@@ -1,16 +1,17 @@
 """New goals on recorded pages, worded and decided by the environment and tried out in the dream.
 
 A goal is made from a recorded success: the same product with other options, at another price. It is taken if the calls
-that the environment proposes reach it in the dream.
+that the environment proposes reach it in the dream, and if it is neither recorded nor held out for a test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from random import Random
 
 from dreamgym.curriculum.dreamed_variation import DreamedVariation
-from dreamgym.curriculum.generator import variation
+from dreamgym.curriculum.generator import variation, words_of
 from dreamgym.dream.pages import PageWorlds
 from dreamgym.goals import PageGoal, PageGoals
 from dreamgym.types import Task, ToolCall
@@ -23,14 +24,27 @@ class PageVariation(DreamedVariation[tuple[ToolCall, ...]]):
         known: what the recordings show.
         goals: goals of the environment.
         on_failure: called with a parent that gives no new goal, and the reason.
+        held_out: returns the tasks whose goals must not be made. It is called at most once.
     """
 
     most_trials = 20
 
-    def __init__(self, known: PageWorlds, goals: PageGoals, on_failure: Callable[[Task, str], None]) -> None:
+    def __init__(
+        self,
+        known: PageWorlds,
+        goals: PageGoals,
+        on_failure: Callable[[Task, str], None],
+        held_out: Callable[[], Iterable[Task]] = tuple,
+    ) -> None:
         super().__init__(on_failure)
         self._known = known
         self._goals = goals
+        self._held_out = held_out
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        """The words of goals that are recorded or held out."""
+        return {words_of(text) for text in (*self._known.worth, *(task.instruction for task in self._held_out()))}
 
     def is_recorded(self, task: Task) -> bool:
         """True if a success is recorded for the task's goal, so that other goals can be made from it."""
@@ -45,7 +59,8 @@ class PageVariation(DreamedVariation[tuple[ToolCall, ...]]):
         for call in calls[:-1]:
             episode.answer(call)
         for goal in self._goals.proposals(parent.instruction, episode.state, Random(f"{seed}:{parent.id}")):
-            yield _worded(parent, goal), goal.calls
+            if words_of(goal.instruction) not in self._taken:
+                yield _worded(parent, goal), goal.calls
 
     async def _is_reached(self, task: Task, trial: tuple[ToolCall, ...]) -> bool:
         """True if the calls accomplish the task."""

@@ -67,9 +67,15 @@ async def _ask(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, seed: in
         _Proposal.model_json_schema(),
         max_tokens=MAX_TOKENS,
         seed=seed,
-        fault_of=lambda proposal: None if proposal.instruction.strip() else "the instruction is empty",
+        fault_of=_fault_of,
     )
     return asked.answer.instruction.strip()
+
+
+def _fault_of(proposal: _Proposal) -> str | None:
+    if "\x00" in proposal.instruction:  # with such a task, the store would leave the recording out
+        return "the instruction contains a NUL character"
+    return None if proposal.instruction.strip() else "the instruction is empty"
 
 
 def _shown(trajectory: Trajectory) -> JsonObject:

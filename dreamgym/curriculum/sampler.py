@@ -25,7 +25,7 @@ KEPT_GENERATED = 64
 
 
 def each_alone(task: Task) -> str:
-    """Group of a task for trainers that play each task G times: the task's own id."""
+    """Group of a task if only its own rewards give it its V_tau: the task's own id."""
     return task.id
 
 
@@ -37,8 +37,8 @@ class Curriculum:
         share: lambda of the paper: at most this share of the tasks of one iteration is generated, in [0, 1].
         seed: fixes every draw, together with the iteration.
         strategy: how the next tasks are chosen, among the given and among the generated ones.
-        groups: names the group whose rewards give a task its V_tau. PPO does not play a task G times: it uses clusters
-            of similar tasks instead.
+        groups: names the group whose rewards give a task its V_tau. For PPO, it is a cluster of similar tasks, as in
+            the paper.
     """
 
     def __init__(
@@ -61,12 +61,14 @@ class Curriculum:
         self._group_of = groups
         self._generated: dict[str, Task] = {}
         self._dropped: set[str] = set()
+        self._recorded: dict[str, Task] = {}
+        """The generated tasks that have an outcome in this iteration."""
         self._evidence = Evidence()
         self._iteration = 0
 
     def sample(self, n: int, iteration: int) -> list[Task]:
         """Draw n tasks for an iteration; the same iteration of the same curriculum draws the same."""
-        self._iteration = iteration
+        self._iteration, self._recorded = iteration, {}
         draw = random.Random(f"{self._seed}:{iteration}")
         n_generated = min(int(self._share * n), len(self._generated))
         seeds = self._chosen(self._seeds, n - n_generated, draw)
@@ -83,22 +85,29 @@ class Curriculum:
         """Record outcomes of a task in the iteration that was sampled last; return V_tau of these outcomes alone.
 
         None stands for a failed rollout and is ignored. A generated task from which nothing can be learned is dropped
-        and never added again.
+        and never added again, unless a later outcome of the same iteration shows that something can be learned.
         """
         valid = [reward for reward in rewards_G if reward is not None]
         if valid:
             self._evidence.record(self._group_of(task), valid, self._iteration)
-            if task.id in self._generated and self._teaches_nothing(task):
-                del self._generated[task.id]
-                self._dropped.add(task.id)
+            if task.id in self._generated:
+                self._recorded[task.id] = task
+            for one in self._recorded.values():  # tasks of one group share what this outcome shows
+                if self._teaches_nothing(one):
+                    self._generated.pop(one.id, None)
+                    self._dropped.add(one.id)
+                elif one.id in self._dropped:
+                    self._dropped.discard(one.id)
+                    self._generated[one.id] = one
         return group_variance(rewards_G)
 
     def _teaches_nothing(self, task: Task) -> bool:
         groups = self._evidence.groups(self._group_of(task))
-        if not groups or groups[-1].attempts < 2 or groups[-1].variance > 0:
+        if not groups or groups[-1].variance > 0:
             return False
-        total = sum(group.total for group in groups)
-        return groups[-1].total > 0 or (total <= 0 and groups[-1].unsolved >= HOPELESS_ATTEMPTS)
+        if groups[-1].total > 0:
+            return groups[-1].attempts > 1
+        return sum(group.total for group in groups) <= 0 and groups[-1].unsolved >= HOPELESS_ATTEMPTS
 
     def most_valuable(self, m: int) -> list[Task]:
         """The m tasks with the highest value whose last group had a mixed outcome, as parents (paper, eq. 6)."""
@@ -167,7 +176,7 @@ class Curriculum:
             tasks = [Task.model_validate(task) for task in generated]
         except ValidationError as error:
             raise InvalidInput(f"not a saved curriculum: {error}") from error
-        self._iteration = iteration
+        self._iteration, self._recorded = iteration, {}
         self._generated = {task.id: task for task in tasks}
         self._dropped = {str(task_id) for task_id in dropped}
         self._evidence = evidence

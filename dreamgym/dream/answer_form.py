@@ -155,9 +155,6 @@ class AnswerForm:
             provenance=Provenance(
                 tier=Tier.MODEL,
                 model=model,
-                retrieved=tuple(shown.id for shown in query.demonstrations)
-                if Part.RETRIEVAL not in query.without
-                else (),
                 seed=query.seed,
             ),
         )

@@ -7,12 +7,13 @@ episodes, and every episode is retold from there: its states then describe the w
 A reader knows the facts, but not why they became known. A step found a fact, and did not make it, in three cases:
 
 - the call does not name the entity;
-- the entity was known, but the field was null;
+- the entity was known, but the field was null, and no call of this tool is recorded to set the field to this value;
 - the field is a list that no recorded step ever takes anything from.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ from dreamgym.types import JsonObject, StepResult, ToolCall, Trajectory
 
 Field = tuple[str, str]
 """Collection and name of a field."""
+Made = tuple[str, str, str, str]
+"""A tool, the collection and the name of a field that it sets, and the value as JSON."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class _Episode:
 class _Change:
     """A change of what is known of a field of an entity, made by one step."""
 
+    tool: str
     collection: str
     entity: str
     name: str
@@ -67,6 +71,11 @@ class _Change:
     """The call names the entity."""
     is_new: bool
     """Nothing was known of the entity before."""
+
+    @property
+    def made(self) -> Made:
+        """What the step made if it did not find it."""
+        return self.tool, self.collection, self.name, json.dumps(self.new)
 
 
 def known_worlds(trajectories: Iterable[Trajectory], reader: Reader) -> dict[str, KnownWorld]:
@@ -81,7 +90,14 @@ def known_worlds(trajectories: Iterable[Trajectory], reader: Reader) -> dict[str
         for one in episode.changes
         if isinstance(one.old, list) and isinstance(one.new, list) and any(part not in one.new for part in one.old)
     }
-    merged = {world: _merged(found, shrinking, reader) for world, found in episodes.items()}
+    made = {
+        one.made
+        for world in episodes.values()
+        for episode in world
+        for one in episode.changes
+        if one.is_named and one.old is not None
+    }
+    merged = {world: _merged(found, shrinking, made, reader) for world, found in episodes.items()}
     usual = UsualValues([start for start, _ in merged.values()], reader.schema)
     worlds: dict[str, KnownWorld] = {}
     for world, (start, conflict) in merged.items():
@@ -122,10 +138,12 @@ def _changes(before: JsonObject, after: JsonObject, call: ToolCall, reader: Read
             known = as_object(old)
             for part, value in entity.items():
                 if part not in known or known[part] != value:
-                    yield _Change(collection, name, part, known.get(part), value, name in named, old is None)
+                    yield _Change(call.name, collection, name, part, known.get(part), value, name in named, old is None)
 
 
-def _merged(episodes: Sequence[_Episode], shrinking: set[Field], reader: Reader) -> tuple[JsonObject, str | None]:
+def _merged(
+    episodes: Sequence[_Episode], shrinking: set[Field], made: set[Made], reader: Reader
+) -> tuple[JsonObject, str | None]:
     """The start merged from all episodes, and how they contradict each other; None if they do not."""
     start = episodes[0].start
     if any(episode.start != start for episode in episodes):
@@ -137,7 +155,7 @@ def _merged(episodes: Sequence[_Episode], shrinking: set[Field], reader: Reader)
     conflict: str | None = None
     for episode in episodes:
         for one in episode.changes:
-            is_made = one.is_named and (one.is_new or one.old is not None)
+            is_made = one.is_named and (one.is_new or one.old is not None or one.made in made)
             only_grows = isinstance(one.new, list) and (one.collection, one.name) not in shrinking
             if is_made and not only_grows:
                 continue

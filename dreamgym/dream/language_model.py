@@ -16,7 +16,7 @@ from dreamgym.dream.ending import is_unbounded
 from dreamgym.dream.judge import judge
 from dreamgym.dream.model import Part, Prediction, Query, Verdict
 from dreamgym.dream.own_words import without_own_words
-from dreamgym.dream.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_messages
+from dreamgym.dream.prompt import CHARACTERS_PER_TOKEN, PromptForm, shown_ids, step_messages
 from dreamgym.dream.questions import ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import MalformedAnswer
@@ -78,6 +78,7 @@ class LanguageModel:
         assert prediction is not None  # `fault_of` has set it for the accepted answer
         return prediction.model_copy(update={"probabilities": asked.probabilities}).noted(
             tier=Tier.CACHE if asked.cached else Tier.MODEL,
+            retrieved=shown_ids(query, self._form),
             **asked.usage.model_dump(),
         )
 

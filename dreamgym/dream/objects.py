@@ -63,7 +63,7 @@ class ObjectWorlds:
                 logger.warning("world %r is left out of the dream of objects: %s", name, world.fault)
         steps = [step for world in worlds.values() for step in world.steps]
         rules = learn_rules(steps, reader.schema)
-        for fact in missing_facts(steps, rules):
+        for fact in missing_facts(steps, rules, reader.schema):
             worlds[fact.world] = replace(worlds[fact.world], start=_with_fact(worlds[fact.world].start, fact))
         return cls(reader, goals, rules, {name: replace(world, steps=()) for name, world in worlds.items()})
 

@@ -163,8 +163,8 @@ class PageWorlds:
     """The page that a call of each form leads to; None: the call is refused."""
     contents: Mapping[Key, JsonObject]
     """Content of each recorded page."""
-    told: Mapping[Key, JsonObject]
-    """Content of pages that recorded pages preview."""
+    told: Mapping[str, JsonObject]
+    """Content of pages that recorded pages preview, by their address as JSON, which may lack some parts."""
     depends: Mapping[str, tuple[str, ...]]
     """Parts of the address that the content of a page depends on, by kind of page."""
     ends: frozenset[str]
@@ -192,7 +192,7 @@ class PageWorlds:
             goals=goals,
             moves=dict(_moves(read.forms)),
             contents=contents,
-            told={_key(page.address, depends): page.content for page in previews},
+            told={as_text(page.address): page.content for page in previews},
             depends=depends,
             ends=frozenset(kind for kind, ended in read.over.items() if ended == {True}),
             worth=read.worth,
@@ -215,9 +215,19 @@ class PageWorlds:
         if key not in self._guessed:
             if len(self._guessed) >= MOST_GUESSED:
                 self._guessed.clear()
-            self._guessed[key] = self.told.get(key) or self._most_alike(address)
+            self._guessed[key] = self._previewed(address) or self._most_alike(address)
         guessed = self._guessed[key]
         return None if guessed is None else (guessed, False)
+
+    def _previewed(self, address: JsonObject) -> JsonObject | None:
+        """The content that a recorded page shows of the page at this address; None if none does."""
+        named = (as_text({name: address.get(name) for name in names}) for names in self._previewed_parts)
+        return next((self.told[name] for name in named if name in self.told), None)
+
+    @cached_property
+    def _previewed_parts(self) -> Sequence[tuple[str, ...]]:
+        """The parts of an address that previews have, each combination once."""
+        return sorted({tuple(json.loads(address)) for address in self.told})
 
     def _most_alike(self, address: JsonObject) -> JsonObject | None:
         """The most similar recorded page of this kind whose address differs in one text only; None if none is alike."""
@@ -416,10 +426,15 @@ def _contents(
 
 
 def _depends(visits: Sequence[tuple[JsonObject, JsonObject]]) -> tuple[str, ...]:
-    """The parts of an address that the content of one kind of page depends on: those that leave the fewest pages."""
+    """The parts of an address that the content of one kind of page depends on: those that leave the fewest pages.
+
+    A part is left out only if recordings show the same content at addresses that differ in it. With too few recordings,
+    a page would otherwise stand for all of its kind.
+    """
     parts = {name for address, _ in visits for name in address} - {"kind"}
     while True:
-        fewer = [(pages, name) for name in sorted(parts) if (pages := _pages(visits, parts - {name}))]
+        all_pages = _pages(visits, parts)
+        fewer = [(n, name) for name in sorted(parts) if 0 < (n := _pages(visits, parts - {name})) < all_pages]
         if not fewer:
             return tuple(sorted(parts))
         parts = parts - {min(fewer)[1]}

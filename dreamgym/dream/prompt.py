@@ -56,7 +56,7 @@ def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
     if form == "fitted":
         return [Message(role="user", content=_fitted(query))]
     if form == "turns":
-        return _conversation(query)
+        return _conversation(_fitting(query))
     rules = Message(role="system", content=_rules(query, form))
     shown = recordings(query)
     step = filled(
@@ -69,6 +69,12 @@ def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
         action=as_data(_call(query.action)),
     )
     return [rules, Message(role="user", content=step)]
+
+
+def shown_ids(query: Query, form: PromptForm = "data") -> tuple[str, ...]:
+    """Ids of the transitions that the prompt to predict one step shows, best first."""
+    shown = {one.id for one in recordings(_fitting(query) if form == "turns" else query)}
+    return tuple(one.id for one in query.demonstrations if one.id in shown)
 
 
 def judge_messages(
@@ -100,23 +106,29 @@ def judge_messages(
 
 
 def as_data(value: JsonValue, separators: tuple[str, str] = (", ", ": ")) -> str:
-    """One line of JSON that cannot contain a closing tag."""
-    return json.dumps(value, ensure_ascii=False, separators=separators).replace("</", "<\\/")
+    """One line of JSON that cannot contain a closing tag. Half a surrogate, which cannot be sent, is escaped."""
+    line = json.dumps(value, ensure_ascii=False, separators=separators).replace("</", "<\\/")
+    return line.encode(errors="backslashreplace").decode()
 
 
 def _conversation(query: Query) -> list[Message]:
-    """The prompt in turns. If it is too long, the oldest steps and the worst recordings are left out."""
-    while True:
-        messages = [
-            Message(role="system", content=_rules(query, "turns")),
-            *(turn for one in recordings(query) for turn in _turns(query, one.transition, one)),
-            *(turn for step in (() if query.is_explicit else history(query)) for turn in _turns(query, step)),
-            _asked(query, query.state, query.action),
-        ]
+    """The prompt in turns."""
+    return [
+        Message(role="system", content=_rules(query, "turns")),
+        *(turn for one in recordings(query) for turn in _turns(query, one.transition, one)),
+        *(turn for step in (() if query.is_explicit else history(query)) for turn in _turns(query, step)),
+        _asked(query, query.state, query.action),
+    ]
+
+
+def _fitting(query: Query) -> Query:
+    """The query without its oldest steps and worst recordings, as far as its prompt in turns is too long with them."""
+    while sum(len(message.content) for message in _conversation(query)) > TURNS_CHARACTERS:
         shorter = _shorter(query)
-        if shorter is None or sum(len(message.content) for message in messages) <= TURNS_CHARACTERS:
-            return messages
+        if shorter is None:
+            break
         query = shorter
+    return query
 
 
 def _shorter(query: Query) -> Query | None:

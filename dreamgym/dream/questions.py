@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MalformedAnswer, PredictionError
@@ -40,8 +40,9 @@ def weights_fingerprint(model: str | None) -> str:
     It tells apart models in files of the same name: a folder that is trained into once more is another model. It is
     made of sizes and times, because weights are large.
     """
-    path = Path(model or "")
-    files = sorted(path.rglob("*")) if model and path.is_dir() else [path] if path.is_file() else []
+    name = (model or "").removeprefix("local:").removeprefix("checkpoint:")
+    path = Path(name).expanduser()
+    files = sorted(path.rglob("*")) if name and path.is_dir() else [path] if path.is_file() else []
     stats = [(str(file.relative_to(path)), file.stat()) for file in files if file.is_file()]
     if not stats:
         return ""
@@ -234,6 +235,7 @@ async def ask(
             if completion.finish_reason == "length":
                 raise ValueError(f"it was cut off after {completion.completion_tokens} tokens; be shorter")
             answer = form.model_validate_json(completion.text)
+            json.loads(completion.text, object_pairs_hook=_with_own_names)
             if (found := fault_of(answer)) is not None:
                 raise ValueError(found)
         except ValueError as error:
@@ -253,6 +255,16 @@ async def ask(
     raise MalformedAnswer(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}", used)
 
 
+def _with_own_names(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+    """The object of these pairs. Raises ValueError if a key occurs twice: nobody knows which value is meant."""
+    made: JsonObject = {}
+    for name, value in pairs:
+        if name in made:
+            raise ValueError(f'"{name}" is given twice: give each key once')
+        made[name] = value
+    return made
+
+
 def _again(messages: Sequence[Message], malformed: Completion, fault: str) -> tuple[list[Message], float]:
     """The question after a malformed answer, and the temperature at which it is asked.
 
@@ -266,8 +278,8 @@ def _again(messages: Sequence[Message], malformed: Completion, fault: str) -> tu
         shorter = f"{last.content}\n\nThere was no valid answer: {fault}."
         return [*before, Message(role=last.role, content=shorter)], OUT_OF_REPETITION if is_cut else 0.0
     named = f"That is no valid answer: {fault}. Answer again with the JSON object alone."
-    said = Message(role="assistant", content=malformed.text[:SHOWN_CHARACTERS])
-    return [*messages, said, Message(role="user", content=named)], 0.0
+    text = malformed.text[:SHOWN_CHARACTERS].encode(errors="backslashreplace").decode()  # half a surrogate
+    return [*messages, Message(role="assistant", content=text), Message(role="user", content=named)], 0.0
 
 
 def _shown_name(llm: LLM) -> str | None:

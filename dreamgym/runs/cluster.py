@@ -12,7 +12,9 @@ import asyncio
 import os
 import pickle
 import secrets
+import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -27,7 +29,7 @@ from dreamgym.runs.console import say
 from dreamgym.runs.opening import DSN_VARIABLE
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
     from ray.actor import ActorHandle
 
@@ -185,8 +187,10 @@ async def workers(
     ledger = current_ledger()
     if ledger is not None and ledger.limit is not None:
         raise InvalidInput("a budget cannot be shared by the workers of a cluster: leave out --budget or --cluster")
+    sigterm = signal.getsignal(signal.SIGTERM)
     with redirect_stdout(sys.stderr):  # Ray reports dead nodes on stdout, which is for the result
         ray = await _connected(address)
+        keep_sigterm(sigterm)
         try:
             count = int(ray.cluster_resources().get("CPU", 0))
             if not count:
@@ -206,6 +210,12 @@ async def workers(
                 await crew.close()
         finally:
             ray.shutdown()
+
+
+def keep_sigterm(handler: Callable[[int, FrameType | None], object] | int | None) -> None:
+    """Let SIGTERM call this handler again in the main thread: with Ray's, it aborts the process after three seconds."""
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def variables() -> dict[str, str]:

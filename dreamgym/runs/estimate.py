@@ -163,7 +163,7 @@ async def of_episodes(
     one_each = await of_steps(spec, chosen, known, steps_of(apart), seed=seed)
     if one_each is None:
         return None
-    lengths = [len(one.transitions) for one in played]
+    lengths = [min(spec.max_steps, len(one.transitions)) for one in played]
     length = mean(lengths)
     off = 2 * stdev(lengths) / len(lengths) ** 0.5 if len(lengths) > 1 else length / 2
     counted = max(1, len(steps_of(apart)))

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
-from dreamgym.environment import EnvironmentSpec
+from dreamgym.environment import EnvironmentSpec, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.measurement import silent
 from dreamgym.runs.console import say
@@ -84,18 +86,25 @@ def fit(
     tell = say if is_first_process() else silent  # only the first of several processes talks
     spec = load_updated(env)
     recorded = _recorded(spec, env, trajectories, dsn)
-    settings = FitSettings(
-        base=base,
-        demonstrations=k,
-        without=tuple(part for part in TRAINED_PARTS if part in without),
-        lora=lora,
-        steps=steps or (1500 if base == "tiny" else 600),
-        batch=batch,
-        learning_rate=learning_rate or (3e-3 if base == "tiny" else 2e-4 if lora else 2e-5),
-        max_tokens=max_tokens,
-        held_out=held_out,
-        seed=seed,
-    )
+    if steps is None:
+        steps = 1500 if base == "tiny" else 600
+    if learning_rate is None:
+        learning_rate = 3e-3 if base == "tiny" else 2e-4 if lora else 2e-5
+    try:
+        settings = FitSettings(
+            base=base,
+            demonstrations=k,
+            without=tuple(part for part in TRAINED_PARTS if part in without),
+            lora=lora,
+            steps=steps,
+            batch=batch,
+            learning_rate=learning_rate,
+            max_tokens=max_tokens,
+            held_out=held_out,
+            seed=seed,
+        )
+    except ValidationError as error:
+        raise InvalidInput(f"a fit cannot have these settings: {first_reason(error)}") from error
     encoder = load_encoder()
     prepared = prepare(spec, recorded, out, settings, encoder, resume=resume, say=tell)
     tell(

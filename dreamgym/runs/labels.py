@@ -6,6 +6,7 @@ import csv
 import os
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as text:
             table = csv.reader(text, dialect="excel-tab", strict=True)
-            lines = list(table)
+            lines = [(cells, table.line_num) for cells in table]
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file}: {error}") from error
     except csv.Error as error:
@@ -48,14 +49,14 @@ def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
             f'{file}, line {table.line_num}: {error}. A cell that begins with " must end with ", and each " in it '
             "must be written twice"
         ) from error
-    header = lines[0] if lines else []
+    header = lines[0][0] if lines else []
     if "run" not in header or len(header) == 1 or set(header) - {"run", *COLUMNS} or len(set(header)) < len(header):
         raise InvalidInput(
             f"{file}, line 1: expected the names of the columns with tabs between them, run and some of "
             f"{', '.join(COLUMNS)}; got {', '.join(map(repr, header)) or 'nothing'}"
         )
     notes: dict[str, JsonObject] = {}
-    for number, cells in enumerate(lines[1:], start=2):
+    for (_, before), (cells, _) in pairwise(lines):
         if not any(cells):
             continue
         try:
@@ -69,7 +70,7 @@ def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
             if run in notes:
                 raise InvalidInput(f"run {run!r} has an earlier line")
         except InvalidInput as error:
-            raise InvalidInput(f"{file}, line {number}: {error}") from error
+            raise InvalidInput(f"{file}, line {before + 1}: {error}") from error
         if said:
             notes[run] = said
     return notes

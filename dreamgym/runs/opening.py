@@ -63,7 +63,7 @@ async def open_store(dsn: str | None = None, encoder: str | None = None) -> Asyn
     """
     from dreamgym.replay import postgres
 
-    store = await postgres.open_store(dsn or os.environ.get(DSN_VARIABLE), load_encoder(encoder))
+    store = await postgres.open_store(dsn or os.environ.get(DSN_VARIABLE) or None, load_encoder(encoder))
     try:
         yield store
     finally:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
 from dreamgym.episode import check_policy_url, load_agent
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.runs.opening import SPLITS, Against, dream_setting, dream_tasks, real_for, seeded, tasks_of
 from dreamgym.runs.server_process import server
 from dreamgym.types import Task, Trajectory, Transition
@@ -64,7 +65,8 @@ async def play(
 
             remote = RemoteEnvironment(url, spec.name)
             try:
-                await behaviour(await remote.reset(chosen, seed=seed), remote, seed)
+                with suppress(EpisodeFinished):  # a step after the end changes nothing, as in `collect`
+                    await behaviour(await remote.reset(chosen, seed=seed), remote, seed)
                 return await remote.trajectory(), None
             finally:
                 await remote.close()

@@ -32,12 +32,18 @@ class Leftover(Frozen):
 
 
 def leftovers() -> list[Leftover]:
-    """Everything that can be removed, the database first."""
+    """Everything that can be removed, the databases first."""
     from dreamgym_integrations.models.weights import folder as models
 
     home = os.environ.get("DREAMGYM_HOME")
+    default = embedded.default_folder()
     places = [
-        ("database, with everything recorded and played", embedded.default_folder()),
+        ("database, with everything recorded and played", default),
+        *(
+            (f"database of the experiments in a folder {folder.name.removeprefix(default.name + '-')}", folder)
+            for folder in embedded.databases()
+            if folder != default
+        ),
         ("key of the redaction; without it, new recordings get other placeholders than the existing ones", key_file()),
         ("models", models()),
     ]
@@ -61,15 +67,14 @@ def remove(found: Sequence[Leftover]) -> None:
     """Remove these leftovers, and their parent folders named `dreamgym` if these are then empty.
 
     Raises:
-        StoreError: the database is in use, and nothing was removed; or the file in the message could not be deleted.
+        StoreError: a database is in use, and nothing was removed; or the file in the message could not be deleted.
     """
-    database = embedded.default_folder()
-    if any(one.path == database for one in found):
-        embedded.remove(database)
+    databases = [one.path for one in found if one.path in (embedded.default_folder(), *embedded.databases())]
+    embedded.remove(*databases)
     for one in found:
         if one.path is None:
             remove_user()
-        elif one.path != database:
+        elif one.path not in databases:
             _delete(one.path)
         if one.path is not None and one.path.parent.name == "dreamgym" and not any(one.path.parent.iterdir()):
             one.path.parent.rmdir()

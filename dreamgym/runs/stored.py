@@ -25,7 +25,7 @@ LISTED = 20
 async def _database() -> AsyncIterator[Database]:
     from dreamgym.replay.postgres.store import open_database
 
-    async with open_database(os.environ.get(DSN_VARIABLE)) as database:
+    async with open_database(os.environ.get(DSN_VARIABLE) or None) as database:
         yield database
 
 

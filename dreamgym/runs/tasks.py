@@ -103,10 +103,10 @@ async def generate_tasks(
             # the seed depends on the number of known tasks, so that the same command draws differently the next time
             new = await _varied(generator, parents, known, wanted, draw_seed(seed, len(known)))
             if not new:
+                which = "that are solved only sometimes" if goals is None else "that were recorded"
                 raise DreamGymError(
-                    f"no new task came from varying the tasks of {spec.name!r} that are solved only sometimes "
-                    f"({len(parents)}): the proposals are known already, or no recording shows that they can be "
-                    "solved"
+                    f"no new task came from varying the tasks of {spec.name!r} {which} ({len(parents)}): the proposals "
+                    "are known already, or no recording shows that they can be solved; record more episodes"
                 )
             await store.buffer.add_tasks(new)
         finally:

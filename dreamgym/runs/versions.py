@@ -92,6 +92,7 @@ def commit() -> str:
         return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", "dreamgym/__init__.py")  # else the checkout around it is another project's
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
         return git("rev-parse", "--short=7", "HEAD") + ("+" if changed else "")
     except (FileNotFoundError, subprocess.CalledProcessError):

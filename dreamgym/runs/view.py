@@ -96,7 +96,7 @@ async def _library(folder: Path | None) -> AsyncIterator[Library]:
     shown = None if folder is None else RunFolder(folder)
     async with AsyncExitStack() as stack:
         try:
-            database = await stack.enter_async_context(open_database(environ.get(DSN_VARIABLE)))
+            database = await stack.enter_async_context(open_database(environ.get(DSN_VARIABLE) or None))
         except DreamGymError as error:
             if shown is None:
                 raise

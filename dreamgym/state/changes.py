@@ -104,7 +104,8 @@ def _child(parent: JsonValue, step: str) -> JsonValue:
 
 def _has(parent: JsonValue, step: str) -> bool:
     if isinstance(parent, list):
-        return step.isascii() and step.isdecimal() and str(int(step)) == step and int(step) < len(parent)
+        is_index = step.isascii() and step.isdecimal() and len(step) <= len(str(len(parent)))
+        return is_index and str(int(step)) == step and int(step) < len(parent)
     return isinstance(parent, dict) and step in parent
 
 

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from dreamgym.environment import Environment
 from dreamgym.errors import DreamGymError, EpisodeFinished, InvalidInput
-from dreamgym.schema import schema_of
+from dreamgym.schema import fault_under, schema_of
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 STEPS = 3
@@ -80,19 +80,29 @@ def check_tools(tools: Sequence[JsonObject]) -> None:
 
 
 def plainest_call(tool: JsonObject) -> ToolCall:
-    """A call with the tool's required arguments: the first allowed value of each, or the plainest of its type."""
+    """A call with the tool's required arguments: the first listed value of each, or the plainest that it may have."""
     schema = tool["inputSchema"]
     assert isinstance(schema, dict)
     properties, required = schema.get("properties", {}), schema.get("required", [])
     assert isinstance(properties, dict)
     assert isinstance(required, list)
+    optional: JsonObject = {keyword: part for keyword, part in schema.items() if keyword != "required"}
     arguments: JsonObject = {}
     for name in map(str, required):
-        definition = properties.get(name)
-        allowed = definition.get("enum") if isinstance(definition, dict) else None
-        kind = definition.get("type") if isinstance(definition, dict) else None
-        arguments[name] = allowed[0] if isinstance(allowed, list) and allowed else _PLAINEST.get(str(kind), "look")
+        found = properties.get(name)
+        definition = found if isinstance(found, dict) else {}
+        listed = [definition["const"]] if "const" in definition else definition.get("enum")
+        usual = _PLAINEST.get(str(definition.get("type")), "look")
+        values = [*(listed if isinstance(listed, list) else []), usual, *_PLAINEST.values(), definition.get("default")]
+        arguments[name] = next((value for value in values if _fits(optional, {name: value})), usual)
     return ToolCall(name=str(tool["name"]), arguments=arguments)
+
+
+def _fits(schema: JsonObject, arguments: JsonObject) -> bool:
+    try:
+        return fault_under(schema, arguments) is None
+    except InvalidInput:  # a pattern that only another language can read
+        return False
 
 
 async def _check_life(environment: Environment, task: Task, action: ToolCall) -> None:

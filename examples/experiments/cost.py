@@ -156,12 +156,12 @@ def ahead_between(
     """The range of seconds per step in which the dream reaches a level of success first.
 
     It begins at 0 if the dream is first with steps of 0 s, and ends at infinity if the dream is first with steps of
-    MOST seconds. None if it is first with neither, or if one of the two never reaches the level.
+    MOST seconds. A dream that reaches a level that reality never reaches is first. None if it is first with neither.
     """
 
     def ahead(seconds: float) -> bool:
-        first = [first_at([clock(one, seconds, sessions) for one in some], level) for some in (dream, real)]
-        return first[0] is not None and first[1] is not None and first[0] <= first[1]
+        mine, theirs = (first_at([clock(one, seconds, sessions) for one in some], level) for some in (dream, real))
+        return mine is not None and (theirs is None or mine <= theirs)
 
     at_once, at_last = ahead(0.0), ahead(MOST)
     if at_once == at_last:

@@ -266,6 +266,24 @@ def correlation(found: Sequence[Dose], one: Callable[[Dose], float], other: Call
     return f"{mark}{rate.mean:+.2f}{mark}{bounds}"
 
 
+def page(found: Sequence[Dose]) -> str:
+    """The page: the table, the correlations, and how they were made."""
+    commits = ", ".join(sorted({one.commit for one in found}))
+    lines = [
+        "# Ten dreams of graded fidelity",
+        "",
+        f"Made by `python examples/experiments/dose.py` at commit {commits}. Brackets are 95 % intervals by Student's "
+        "t over seeds. **Bold**: the interval does not contain 0.",
+        "",
+        *table(found),
+        "",
+        "Spearman's rank correlation over the dreams of a game, of each seed; mean and interval over the seeds:",
+        "",
+        *correlations(found),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def plot(found: Sequence[Dose], file: Path) -> None:
     """Plot gap and gain against the errors: a point for each dream, with intervals of Student's t over its seeds."""
     import matplotlib as mpl
@@ -311,24 +329,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="path of the files to write, without an ending")
     given = parser.parse_args()
     found = [dose for file in given.files for dose in doses(file, read_plan(file))]
-    commits = ", ".join(sorted({one.commit for one in found}))
-    text = [
-        "# Ten dreams of graded fidelity",
-        "",
-        f"Made by `python examples/experiments/dose.py` at commit {commits}. Brackets are 95 % intervals by Student's "
-        "t over seeds. **Bold**: the interval does not contain 0.",
-        "",
-        *table(found),
-        "",
-        "Spearman's rank correlation over the dreams of a game, of each seed; mean and interval over the seeds:",
-        "",
-        *correlations(found),
-    ]
-    given.out.with_suffix(".md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    text = page(found)
+    given.out.with_suffix(".md").write_text(text, encoding="utf-8")
     lines = "".join(one.model_dump_json() + "\n" for one in found)
     given.out.with_suffix(".jsonl").write_text(lines, encoding="utf-8")
     plot(found, given.out.with_suffix(".png"))
-    print("\n".join(text))
+    print(text)
 
 
 if __name__ == "__main__":

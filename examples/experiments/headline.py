@@ -1,6 +1,6 @@
-"""Make the README's table from the published results: what practice in a dream is worth in several games.
+"""Put the published results of several games side by side: what practice in a dream is worth in each.
 
-python examples/experiments/headline.py docs/results/coin.json docs/results/mapreader.json > docs/results/headline.md
+python examples/experiments/headline.py docs/results/coin.json docs/results/mapreader-baselines.json > headline.md
 """
 
 from __future__ import annotations

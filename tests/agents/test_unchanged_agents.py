@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 from dreamgym_client.control import ControlClient, EpisodeState
 from dreamgym_integrations.models.chat_server import chat_server
 from dreamgym_server.app import build
+from dreamgym_server.limits import Limits
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from scripted import FOUND, GAVE_UP, asked, played_directly, plays_coin
@@ -163,3 +166,25 @@ async def test_a_built_in_agent_plays_sixteen_episodes_in_the_dream_and_sixteen_
 )
 async def test_an_example_plays_sixteen_in_each_at_once_and_imports_nothing_of_ours(script: str) -> None:
     await check_sixteen_at_once_in_each(as_a_script(EXAMPLES / f"{script}.py"))
+
+
+@pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
+async def test_an_agent_waits_for_a_slow_step_as_long_as_the_server_and_needs_no_key(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    send = httpx2.AsyncClient.send
+
+    async def heard(client: httpx2.AsyncClient, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if request.url.path.endswith("/mcp"):
+            limits.append(request.extensions["timeout"]["read"])
+        return await send(client, request, **options)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "send", heard)
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+    app = build([RealWorlds(COIN.spec, COIN.create)], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
+    async with running(app) as url, ControlClient(url) as control, chat_server(plays_coin) as policy_url:
+        started = await control.create("coin", task=TASKS[0], seed=3)
+        answer = await load_agent(name)(asked(started.task, started.observation), started.mcp_url, policy_url)
+    assert answer in {FOUND, GAVE_UP}
+    assert min(limits) > Limits().step_s

@@ -49,6 +49,7 @@ async def press(first, environment, seed):
 
 class Lamps:
     behaviours = {"press": press}
+    create = None  # only dreams of it are played
     spec = EnvironmentSpec(
         name="lamps", tools_list=({"tools": [{"name": "press", "inputSchema": SCHEMA}]},), tasks=TASKS, max_steps=5
     )
@@ -377,6 +378,20 @@ async def test_the_bill_of_collect_is_within_its_estimate(dreamgym: Command, dsn
         code, _, err = await dreamgym(*command, "--episodes", "12", "--out", "out.jsonl", "--model", model)
         assert code == 0, err
         assert "estimate" not in err, "all episodes were played before"
+
+
+async def test_an_estimate_counts_no_steps_beyond_the_limit_of_an_episode(dreamgym: Command, dsn: str) -> None:
+    lamps = Path("lamps.py")
+    lamps.write_text(lamps.read_text().replace("max_steps=5", "max_steps=2"))
+    env = f"{lamps.resolve()}:lamps"
+    Path("recorded.jsonl").write_text("".join(f"{recorded_lamp(n).model_dump_json()}\n" for n in range(10)))
+    code, _, err = await dreamgym("seed", env, "recorded.jsonl")
+    assert code == 0, err
+    async with billing(simulator) as (url, _):
+        command = ["collect", env, "--agent", "press", "--against", "dream", "--episodes", "10", "--out", "out.jsonl"]
+        code, _, err = await dreamgym(*command, "--model", f"{url}#m {ASKED}")
+    assert code == 0, err
+    assert estimated(err)[0][0] == 20, "each recorded episode has three steps"
 
 
 def recorded_lamp(number: int) -> Trajectory:

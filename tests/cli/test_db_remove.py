@@ -40,18 +40,20 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_it_is_refused_while_the_database_is_used_and_deletes_everything_that_it_lists_afterwards(
     dreamgym: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used = EmbeddedServer.start()
+    EmbeddedServer.start().release()
+    used = EmbeddedServer.start(home / "postgres-table")  # as an experiment in a folder `table` has it
     code, out, err = dreamgym("db", "remove", "--yes")
     assert (code, out) == (1, "")
-    assert f"the database in {home / 'postgres'} is used by other processes: stop servers and runs first" in err
-    assert status().running
-    assert {file.name for file in home.iterdir()} == {"postgres", "models", "redaction.key", "notes.txt"}
+    assert f"the database in {home / 'postgres-table'} is used by other processes: stop servers and runs first" in err
+    assert status(home / "postgres-table").running
+    kept = {"postgres", "postgres-table", "models", "redaction.key", "notes.txt"}
+    assert {file.name for file in home.iterdir()} == kept
     used.release()
     monkeypatch.setattr("sys.stdin", StringIO(""))
     code, out, err = dreamgym("db", "remove")
     assert (code, out.strip()) == (1, ""), "nobody said yes"
-    assert [line.rpartition(": ")[2].split(" (")[0] for line in err.splitlines()[:3]] == [
-        str(home / name) for name in ("postgres", "redaction.key", "models")
+    assert [line.rpartition(": ")[2].split(" (")[0] for line in err.splitlines()[:4]] == [
+        str(home / name) for name in ("postgres", "postgres-table", "redaction.key", "models")
     ]
     assert (home / "postgres" / "data").exists()
     assert dreamgym("db", "remove", "--yes")[0] == 0

@@ -1,6 +1,7 @@
 """`dreamgym env` lists environments, names what is missing and how to install it, and checks an environment."""
 
 import asyncio
+import subprocess
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Command
 
+import dreamgym as dreamgym_package
 from dreamgym import __version__
 from dreamgym.environment import load_real
 from dreamgym.errors import UnknownName
@@ -94,6 +96,19 @@ def test_the_extra_of_an_environment_is_named_after_it_or_its_module() -> None:
     assert extra_of(point("mcp")) is None
     assert packages_of(point("mcp")) == []
     assert installed(["no-such-package-at-all"]) == {"no-such-package-at-all": None}
+
+
+def test_the_repository_around_an_installation_does_not_give_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "venv" / "site-packages" / "dreamgym" / "__init__.py"
+    package.parent.mkdir(parents=True)
+    package.touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=ada", "-c", "user.email=ada@example.org"]
+    for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "theirs"]):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr(dreamgym_package, "__file__", str(package))
+    assert versions.commit.__wrapped__() == f"v{__version__}"
 
 
 def test_an_environment_is_shown_with_tools_tasks_ways_to_play_and_limits(dreamgym: Command) -> None:

@@ -1,6 +1,7 @@
 """A user's own environment, named by its file: its simulation uses its tasks and behaviours, too."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ def test_the_start_of_a_real_episode_is_shown_if_only_the_environment_knows_it(d
     code, out, _ = dreamgym("play", DOORS, "--agent", "random", "--against", "real", "--task", "train-green")
     assert code == 0
     assert "start  the sign shows green\n" in out
+
+
+@pytest.mark.usefixtures("dsn")
+def test_a_behaviour_that_goes_on_after_the_end_has_played_its_episode(dreamgym: Command, tmp_path: Path) -> None:
+    eager = Path(DOORS.removesuffix(":doors")).read_text().replace("while not result.done:", "while True:")
+    (tmp_path / "eager.py").write_text(eager)
+    code, out, err = dreamgym("play", f"{tmp_path / 'eager.py'}:doors", "--agent", "random", "--against", "real")
+    assert code == 0, err
+    assert re.search(r"end    (terminated, reward 1|max_steps, reward 0)\n", out)
 
 
 def test_a_folder_of_a_recorded_server_is_shown_without_starting_the_server(dreamgym: Command, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ warm = true
 name = "warm start"
 [[arm]]
 name = "dream"
-train = { steps = 3, ppo = { epochs = 2 }, without = ["history", "retrieval"] }
+train = { steps = 3, algorithm = "ppo", ppo = { epochs = 2 }, without = ["history", "retrieval"] }
 [[compare]]
 arm = "dream"
 against = "warm start"
@@ -85,7 +85,16 @@ def read(tmp_path: Path, text: str) -> Plan:
 def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> None:
     plan = read(tmp_path, GOOD)
     assert plan.arm[1].train is not None
-    assert flags(plan.arm[1].train) == ["--steps", "3", "--ppo.epochs", "2", "--without", "history,retrieval"]
+    assert flags(plan.arm[1].train) == [
+        "--steps",
+        "3",
+        "--algorithm",
+        "ppo",
+        "--ppo.epochs",
+        "2",
+        "--without",
+        "history,retrieval",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +116,9 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ("seeds = [0, 1]", "seeds = [0, -1]", "seeds: expected numbers from 0 to 4294967295, got -1"),
         ("seeds = [0, 1]", "seeds = [0, 1, 0]", "seeds: expected different seeds, got 0 more than once"),
         ('name = "warm start"', 'name = "Dream!"\nbehaviour = "random"', "'Dream!', 'dream' .* same folder 'dream'"),
+        ('name = "dream"', 'name = "+"', "arm '\\+': name: expected letters or digits"),
+        ('name = "dream"', 'name = "Warm!"', "arm 'Warm!': name: expected .* no name of our own folders"),
+        ("steps = 3", "steps = 3, seed = 5", "arm 'dream': every arm trains with the seeds of the file"),
         (
             'name = "dream"',
             'name = "dream"\nrates = [1e-3, 0.001]',
@@ -133,7 +145,8 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
             "real probes choose among rates",
         ),
         (
-            'name = "dream"\ntrain = { steps = 3, ppo = { epochs = 2 }, without = ["history", "retrieval"] }',
+            'name = "dream"\ntrain = { steps = 3, algorithm = "ppo", ppo = { epochs = 2 }, '
+            'without = ["history", "retrieval"] }',
             'name = "dream"\nrates = [1e-3]\ntrain = { algorithm = "sft" }',
             "arm 'dream': real probes choose among rates",
         ),
@@ -387,11 +400,14 @@ def test_a_file_of_recordings_is_used_except_for_tasks_of_the_held_out_kind(tmp_
 @pytest.mark.parametrize(
     ("kept", "words"), [(None, "does not exist"), ("dev", "except of tasks that are tested, probed or held out")]
 )
-def test_a_file_that_gives_no_recording_is_named(tmp_path: Path, kept: str | None, words: str) -> None:
+def test_a_file_that_gives_no_recording_is_named_before_anything_is_played(
+    tmp_path: Path, kept: str | None, words: str
+) -> None:
     file = tmp_path / "episodes.jsonl"
     if kept is not None:
         file.write_text(trajectory(0).model_copy(update={"task": Listed().tasks(kept)[0]}).model_dump_json() + "\n")
-    plan = read(tmp_path, FROM_FILE.format(file=file))
+    played = '[[recorded]]\nbehaviour = "noisy"\ntasks = 2\nepisodes = 4\n'
+    plan = read(tmp_path, FROM_FILE.format(file=file) + played)
     with pytest.raises(InvalidInput, match=words):
         _ = Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed()).recorded
 

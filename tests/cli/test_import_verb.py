@@ -119,6 +119,15 @@ def test_an_import_into_a_file_removes_and_changes_no_other_episode_in_it(run: C
 
 
 @pytest.mark.usefixtures("chats", "crm")
+@pytest.mark.parametrize("folder", [".", "crm"])
+def test_a_folder_in_place_of_the_file_is_misuse(run: Command, folder: str, tmp_path: Path) -> None:
+    before = {path.name for path in tmp_path.iterdir()}
+    code, said = run("chats.jsonl", "--env", "crm", "--out", folder)
+    assert (code, {path.name for path in tmp_path.iterdir()}) == (2, before)
+    assert said.splitlines()[-1].startswith(f"dreamgym: {folder}: cannot be written: ")
+
+
+@pytest.mark.usefixtures("chats", "crm")
 def test_a_file_without_anything_usable_is_misuse_and_nothing_is_written(run: Command, tmp_path: Path) -> None:
     code, said = run("tau-bench", "chats.jsonl", "--env", "crm", "--out", "out.jsonl")
     assert code == 2

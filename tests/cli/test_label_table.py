@@ -61,6 +61,8 @@ def test_each_row_labels_its_run_and_an_empty_cell_changes_nothing(
         ),
         ('run\ttask\na\t"Get" one.\n', "line 2: '\t' expected after '\"'. A cell that begins with"),
         ("run\tsuccess\na\tyes\na\tno\n", "line 3: run 'a' has an earlier line"),
+        ('run\ttask\tsuccess\na\t"Get\none."\tyes\nb\t\tmaybe\n', "line 4: success: expected one of yes, no"),
+        ('run\ttask\tsuccess\na\t"Get\none."\tmaybe\n', "line 2: success: expected one of yes, no"),
         ("run,success\na,yes\n", "line 1: expected the names of the columns with tabs between them"),
         ("run\tsucces\na\tyes\n", "line 1: expected the names of the columns"),
         ("", "line 1: expected the names of the columns with tabs between them, run and some of"),

@@ -12,14 +12,14 @@ from dreamgym.runs.train.run import train
 
 def test_a_setting_has_the_same_name_in_the_file_and_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "train.toml"
-    file.write_text("steps = 7\nwithout = ['history', 'retrieval']\n[ppo]\nepochs = 3\n")
-    options = ["--steps", "7", "--without", "history,retrieval", "--ppo.epochs=3"]
+    file.write_text("algorithm = 'ppo'\nsteps = 7\nwithout = ['history', 'retrieval']\n[ppo]\nepochs = 3\n")
+    options = ["--algorithm", "ppo", "--steps", "7", "--without", "history,retrieval", "--ppo.epochs=3"]
     assert settings_of(TrainConfig, file, []) == settings_of(TrainConfig, None, options)
 
 
 def test_an_option_overrides_the_file_and_keeps_the_rest_of_its_table(tmp_path: Path) -> None:
     file = tmp_path / "train.toml"
-    file.write_text("[ppo]\nepochs = 3\nmini_batches = 4\n")
+    file.write_text("algorithm = 'ppo'\n[ppo]\nepochs = 3\nmini_batches = 4\n")
     chosen = settings_of(TrainConfig, file, ["--ppo.epochs", "5", "--group-size", "4"])
     assert (chosen.ppo.epochs, chosen.ppo.mini_batches, chosen.group_size) == (5, 4, 4)
 
@@ -54,6 +54,10 @@ def test_all_settings_have_different_names_which_contain_their_tables() -> None:
         (["--algorithm", "dpo", "--beta", "0.5", "--accumulate", "8"], "dpo has no beta, accumulate"),
         (["--least-confidence", "0.5"], "weigh_confidence and least_confidence need a calibration"),
         (["--algorithm", "dpo", "--mask-refused", "true"], "dpo has no mask_refused"),
+        (["--mask-refused", "true"], "grpo has no mask_refused: leave them out"),
+        (["--algorithm", "ppo", "--batch", "64"], "ppo has no batch: leave them out"),
+        (["--ppo.epochs", "3"], "settings of ppo need algorithm = ppo"),
+        (["--real-steps", "9"], "real_steps needs then = real or against = real"),
         (["--then-rate", "0.5"], "then_rate: it was removed: the following stage begins with 0.3 of the learning rate"),
         (["--episode_limit_s=9"], "episode_limit_s: it was removed: an agent has an hour"),
         (["--ppo.discount", "0.9"], "ppo.discount: it was removed"),

@@ -33,6 +33,29 @@ def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Com
 
 
 @pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("check", "a" * 300, "--against", "real"), "File name too long"),
+        (("eval", COIN, "--against", "real", "--policy", "a" * 300), "File name too long"),
+        (("view", COIN, "--export", f"{COIN}/env.toml/page"), "Not a directory"),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_told_in_one_line(
+    dreamgym: Command, arguments: tuple[str, ...], reason: str
+) -> None:
+    code, out, err = dreamgym(*arguments)
+    assert (code, out) == (2, "")
+    assert err.endswith(f" cannot be used: {reason}; check the path, and who may read and write it\n")
+    assert err.count("\n") == 1
+
+
+def test_a_time_before_all_dates_of_the_database_is_refused_in_one_line(dreamgym: Command, dsn: str) -> None:
+    code, out, err = dreamgym("db", "prune", "--days", "99999999999")
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
     "verb", [("train", "--steps", "1", "--without", "history"), ("train", "--steps", "1"), ("eval",)]
 )
 def test_nothing_can_be_left_out_of_the_real_environment(
@@ -67,6 +90,16 @@ def test_an_unknown_agent_lists_the_known_ones(dreamgym: Command, dsn: str) -> N
     code, _, err = dreamgym("play", "coin", "--agent", "nobody", "--model", "nearest")
     assert code == 2
     assert "unknown agent 'nobody': expected one of langgraph, openai_agents, react" in err
+
+
+@pytest.mark.parametrize("parameters", ["task", "task, mcp_url, policy_url, more", "task, *, mcp_url"])
+def test_a_function_that_takes_other_parameters_than_an_agent_is_refused_before_anything_is_played(
+    dreamgym: Command, dsn: str, tmp_path: Path, parameters: str
+) -> None:
+    (tmp_path / "mine.py").write_text(f"async def agent({parameters}): ...\n")
+    code, _, err = dreamgym("play", "coin", "--agent", f"{tmp_path}/mine.py:agent", "--model", "nearest")
+    assert code == 2
+    assert f"(task, mcp_url, policy_url) or (task, mcp_url), got one of ({parameters})" in err
 
 
 def test_an_unknown_split_lists_the_splits(dreamgym: Command, dsn: str) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from threading import Thread
+from typing import Any
 
 import pytest
+from dreamgym_client import playing
 from dreamgym_client.connection import with_token
 from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import RemoteEnvironment
@@ -16,8 +19,9 @@ from dreamgym_server.running import running
 from dreamgym_server.sources import RealWorlds
 from pydantic import JsonValue
 from server_stage import ADD_TOOL, PEEK_TOOL, CounterEnvironment, Stage, counter_spec, told
-from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dreamgym.environment import Environment
 from dreamgym.errors import (
@@ -25,6 +29,7 @@ from dreamgym.errors import (
     EpisodeFinished,
     InvalidInput,
     PredictionError,
+    StoreError,
     UnknownEpisode,
 )
 from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall
@@ -337,16 +342,158 @@ async def test_a_counted_step_that_the_tool_refused_is_an_error_result(stage: St
     assert (seen.observation, seen.is_error, len(trajectory.transitions)) == ("no such thing", True, 1)
 
 
-async def test_a_page_at_the_address_of_a_server_is_an_unavailable_environment(stage: Stage) -> None:
-    served = build([stage.dream()], stage.buffer, stage.episodes)
+def answering(response: Response) -> ASGIApp:
+    """Another program, which gives one answer to every request."""
 
-    async def page(scope: Scope, receive: Receive, send: Send) -> None:
-        app = served if scope["type"] == "lifespan" else PlainTextResponse("<html>Welcome!")
-        await app(scope, receive, send)
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            return await response(scope, receive, send)
+        return await Starlette()(scope, receive, send)
 
-    async with running(page) as url, ControlClient(url) as control:
-        with pytest.raises(EnvironmentUnavailable, match="answered 200, expected JSON, got '<html>Welcome!'"):
+    return app
+
+
+async def test_a_page_at_the_address_of_a_server_is_an_unavailable_environment() -> None:
+    async with running(answering(PlainTextResponse("<html>Welcome!"))) as url, ControlClient(url) as control:
+        with pytest.raises(EnvironmentUnavailable, match="answered 200, expected a JSON object, got '<html>Welcome!'"):
             await control.create("counter")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ([], r"expected a JSON object, got '\[\]': check the server's address"),
+        (
+            {"status": "ok", "key": "sk-1"},
+            "did not answer as a DreamGym server: .* its fields are 'status', 'key': check",
+        ),
+    ],
+)
+async def test_json_of_another_program_is_an_unavailable_environment(body: JsonValue, said: str) -> None:
+    async with running(answering(JSONResponse(body))) as url, ControlClient(url) as control:
+        remote = RemoteEnvironment(url, "counter")
+        for call in (
+            control.create("counter"),
+            control.fork("counter", "one", 1),
+            control.read("counter", "one"),
+            control.finish("counter", "one"),
+            control.environments(),
+            remote.reset(TASK),
+        ):
+            with pytest.raises(EnvironmentUnavailable, match=said):
+                await call
+        await remote.close()
+
+
+async def test_a_refusal_of_another_program_says_what_to_check(stage: Stage) -> None:
+    async with stage.serve() as (url, _), ControlClient(f"{url}/envs/counter/mcp") as control:
+        with pytest.raises(InvalidInput, match=r"answered 404: .* got 'Not Found': check the server's address"):
+            await control.create("counter")
+    other = answering(JSONResponse({"detail": "Not Found"}, 404))
+    async with running(other) as url, ControlClient(url) as control:
+        with pytest.raises(InvalidInput, match=r"answered 404: expected a DreamGym server, got .*: check"):
+            await control.create("counter")
+
+
+async def test_a_post_that_a_redirect_would_make_a_get_names_the_right_address(stage: Stage) -> None:
+    async with stage.serve() as (url, _):
+        moved = RedirectResponse(f"{url}/envs/counter/episodes", 301)
+        async with running(answering(moved)) as old, ControlClient(old) as control:
+            with pytest.raises(EnvironmentUnavailable, match=f"{old} redirects to {url}: give the address"):
+                await control.create("counter")
+
+
+@pytest.mark.parametrize("address", ["", "localhost:8000", ":secret@localhost:8000", "ftp://localhost:8000", "http://"])
+def test_an_address_that_is_not_a_servers_is_refused(address: str) -> None:
+    for client in (ControlClient, lambda url: RemoteEnvironment(url, "counter")):
+        with pytest.raises(InvalidInput, match=r"such as http://127\.0\.0\.1:8000, got") as refused:
+            client(address)
+        assert "secret" not in str(refused.value)
+
+
+async def test_a_token_may_end_with_the_newline_of_its_file(stage: Stage) -> None:
+    async with stage.serve(token="secret") as (url, _), ControlClient(url, "secret\n") as control:
+        assert [one["name"] for one in await control.environments()] == ["counter"]
+
+
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_an_agent_whose_server_fails_for_a_moment_has_an_unknown_reward(
+    stage: Stage, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(playing, "LOOK_EVERY_S", 0.0)
+    stopped = asyncio.Event()
+
+    async def waiting(task: str, mcp_url: str, policy_url: str) -> str:
+        async with told(mcp_url) as client:
+            await client.call_tool("add", {"n": 1})
+            monkeypatch.setattr(stage.breakable, "_check", fail_once)
+            try:
+                await stopped.wait()
+            finally:
+                stopped.set()
+        return "done"
+
+    def fail_once() -> None:
+        monkeypatch.setattr(stage.breakable, "_check", lambda: None)
+        raise StoreError("the database is away")
+
+    async with stage.serve(stage.dream() if kind == "dream" else stage.real()) as (url, _):
+        with pytest.raises(EnvironmentUnavailable, match="the database is away"):
+            await play_agent(url, "counter", waiting, "", TASK, 0)
+    (stored,) = await stage.buffer.trajectories("counter", sources=frozenset(Source))
+    assert (stored.stop_reason, stored.reward, len(stored.transitions)) == (StopReason.CLOSED, None, 1)
+    assert stopped.is_set()
+
+
+@pytest.mark.parametrize(("given", "stored"), [(None, ""), (42, "42"), ({"coin": 1}, "{'coin': 1}")])
+async def test_an_answer_that_is_no_text_becomes_one(stage: Stage, given: object, stored: str) -> None:
+    async def odd(task: str, mcp_url: str, policy_url: str) -> Any:
+        return given
+
+    async with stage.serve() as (url, _):
+        played = await play_agent(url, "counter", odd, "", TASK, 0)
+    assert (played.answer, played.trajectory.answer) == (stored, stored)
+
+
+async def test_an_episode_whose_answer_the_server_refuses_is_over_and_keeps_its_steps(stage: Stage) -> None:
+    async def unsayable(task: str, mcp_url: str, policy_url: str) -> str:
+        async with told(mcp_url) as client:
+            await client.call_tool("add", {"n": 1})
+        return "a\0b"
+
+    async with stage.serve() as (url, _):
+        with pytest.raises(InvalidInput, match="answer: text must not contain a NUL"):
+            await play_agent(url, "counter", unsayable, "", TASK, 0)
+        played = await play_agent(url, "counter", unsayable, "", TASK, 0, keeps_failures=True)
+    assert (played.trajectory.stop_reason, len(played.trajectory.transitions)) == (StopReason.ERROR, 1)
+    stored = await stage.buffer.trajectories("counter", sources=frozenset(Source))
+    assert [one.stop_reason for one in stored] == [StopReason.FINISHED] * 2
+
+
+def test_an_agent_that_ignores_its_cancellation_does_not_keep_the_process_from_ending(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("LOOK_EVERY_S", "PATIENCE_S", "STOP_S"):
+        monkeypatch.setattr(playing, limit, 0.01)
+    played: list[StopReason | None] = []
+
+    async def deaf(task: str, mcp_url: str, policy_url: str) -> str:
+        async with told(mcp_url) as client:
+            await client.call_tool("add", {"n": 4})
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async def play() -> None:
+        async with stage.serve() as (url, _):
+            episode = await play_agent(url, "counter", deaf, "", TASK, 0)
+        played.append(episode.trajectory.stop_reason)
+
+    process = Thread(target=asyncio.run, args=[play()], daemon=True)
+    process.start()
+    process.join(60)
+    assert played == [StopReason.TERMINATED]
+    assert not process.is_alive()
 
 
 async def test_an_agent_that_cancels_itself_has_failed_like_one_that_raises(stage: Stage) -> None:

@@ -73,6 +73,10 @@ def test_a_malformed_tools_list_is_refused(folder: Path, tools: object, reason: 
         ("env.toml", 'name = "rooms"\nlimits = 5\n', r"env\.toml: expected a table \[limits\]"),
         ("env.toml", "name = " + "[" * 100_000, r"env\.toml: maximum recursion depth"),
         ("tools.json", "[" * 100_000, r"tools\.json: maximum recursion depth"),
+        ("tools.json", '[{"name": "act"}]', r"tools\.json: expected a tools/list result"),
+        ("server.json", '{"initialize": 3}', r"server\.json: initialize: Input should be a valid dictionary"),
+        ("server.json", "[]", r"server\.json: Input should be"),
+        ("env.toml", 'name = "rooms"\nmirrored = 3\n', r"env\.toml: mirrored: Extra inputs"),
     ],
 )
 def test_a_file_of_the_wrong_shape_is_refused_with_its_name(folder: Path, file: str, text: str, reason: str) -> None:
@@ -93,6 +97,12 @@ def test_a_file_with_a_syntax_error_is_named(tmp_path: Path) -> None:
         load_real(f"{tmp_path}/mine.py:make")
 
 
+def test_a_function_that_returns_no_environment_is_refused_with_what_was_expected(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def make(options):\n    return options\n")
+    with pytest.raises(InvalidInput, match=r"expected a function that returns a RealEnvironment, .*, got dict"):
+        load_spec(f"{tmp_path}/mine.py:make")
+
+
 def test_an_unknown_environment_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
         UnknownName, match=r"unknown environment 'chess': expected one of .*coin, .*\. There is no folder chess"
@@ -103,6 +113,15 @@ def test_an_unknown_environment_is_answered_with_the_known_ones() -> None:
 def test_a_folder_without_env_toml_is_not_an_environment(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"has no env\.toml"):
         load_spec(str(tmp_path))
+
+
+def test_a_folder_with_the_name_of_a_registered_environment_is_refused_with_the_way_to_that_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "coin").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=r"no env\.toml\. For the registered environment 'coin', run this in a"):
+        load_spec("coin")
 
 
 def test_the_error_for_a_folder_without_a_real_environment_says_how_to_name_one(folder: Path) -> None:

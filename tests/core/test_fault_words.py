@@ -108,6 +108,15 @@ def test_words_that_show_more_of_their_call_than_the_fault_are_not_used_again(re
     assert told(without("owner"), (without("title"), reason)) is None
 
 
+def test_words_that_tell_the_size_of_a_value_are_not_used_for_a_value_of_another_size() -> None:
+    schema = schema_of({"properties": {"tags": {"type": "array", "maxItems": 2}}})
+    three, five = (ToolCall(name="report", arguments={"tags": ["x"] * size}) for size in (3, 5))
+    told_limit, _ = learned([(schema, three, "tags: at most 2")])
+    assert reason_in_words(schema, five, told_limit) == "tags: at most 2"
+    told_size, _ = learned([(schema, three, "tags: at most 2, got 3")])
+    assert reason_in_words(schema, five, told_size) is None
+
+
 def test_a_kind_that_was_refused_in_two_ways_has_no_words() -> None:
     assert told(without("owner"), MISSING, (without("title"), "title, please")) is None
 

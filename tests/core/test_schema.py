@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import socket
 from pathlib import Path
@@ -11,21 +12,22 @@ from time import process_time
 import jsonschema
 import pytest
 from growth import grows_linearly
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput
-from dreamgym.schema import PATTERNS_S, fault_under
+from dreamgym.schema import PATTERNS_S, fault_under, schema_of
 from dreamgym.types import JsonObject
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab1", max_size=3),
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0]) | st.text("ab1", max_size=3),
     lambda part: st.lists(part, max_size=4) | st.dictionaries(st.text("ab", max_size=2), part, max_size=4),
     max_leaves=10,
 )
 
 
+@example(schema={"uniqueItems": True}, value=[{"a": 1}, {"a": 1.0}])
 @given(
     value=JSON,
     schema=st.sampled_from(
@@ -141,5 +143,45 @@ def test_a_value_is_checked_in_linear_time(schema: dict[str, JsonValue], item: s
     assert grows_linearly(lambda text: fault_under(schema, json.loads(text)), value)
 
 
+@pytest.mark.parametrize(
+    ("factor", "number", "is_one"),
+    [
+        (0.01, 19.99, True),
+        (0.1, 0.3, True),
+        (0.01, 10**400, True),
+        (0.01, 1e22, True),
+        (1e-320, 5, True),
+        (2.5, -7.5, True),
+        (3, 9.0, True),
+        (0.01, 19.995, False),
+        (7, 10**400, False),
+        (0.01, math.nan, False),
+        (0.01, -math.inf, False),
+    ],
+)
+def test_a_number_is_a_multiple_of_another_as_both_are_written(factor: float, number: float, is_one: bool) -> None:
+    assert fault_under({"multipleOf": factor}, number) == (
+        None if is_one else f"{number!r} is not a multiple of {factor}"
+    )
+
+
 def test_a_number_that_is_too_large_to_divide_is_a_fault_of_the_value() -> None:
-    assert fault_under({"multipleOf": 0.01}, 10**400) == "a number is too large to be checked"
+    draft_3: JsonObject = {
+        "$schema": "http://json-schema.org/draft-03/schema#",
+        "properties": {"n": {"divisibleBy": 0.01}},
+    }
+    assert fault_under(draft_3, {"n": 10**400}) == "a number is too large to be checked"
+    assert schema_of(draft_3).field_faults({"n": 10**400}) == ()
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$schema": 5}, r"\$schema: expected a text, got 5"),
+        ({"$schema": ["x"]}, r"\$schema: expected a text, got \['x'\]"),
+        ({"properties": {"a": {"pattern": "(" * 3000 + ")" * 3000}}}, r"the pattern '\(+ cannot be read"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_refused_with_the_reason(schema: JsonObject, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=f"not a usable JSON Schema: {reason}"):
+        schema_of(schema).require_usable()

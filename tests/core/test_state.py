@@ -144,6 +144,7 @@ WORLD: JsonObject = {
         ("set", "/people/P-1/any/deep/-1", 3, "there is nothing at this path"),
         ("set", "/people/P-1/any/deep/00", 3, "there is nothing at this path"),
         ("set", "/people/P-1/any/deep/٠", 3, "there is nothing at this path"),
+        ("set", f"/people/P-1/any/deep/{'9' * 5000}", 3, "there is nothing at this path"),
     ],
 )
 def test_an_impossible_change_is_named_and_changes_nothing(op: Any, path: str, value: JsonValue, reason: str) -> None:

@@ -44,6 +44,13 @@ def test_refusals_are_worded_as_recorded_even_if_the_words_look_like_a_template(
     assert refusal(tools) == "report: 'count' is a required property {0}"
 
 
+def test_an_amount_of_money_is_a_multiple_of_a_cent_and_any_other_is_refused_whatever_its_size() -> None:
+    price = {"type": "object", "properties": {"count": {"type": "number", "multipleOf": 0.01}}}
+    tools = Tools(spec(tools_list={"tools": [{"name": "report", "inputSchema": price}]}))
+    assert [refusal(tools, count=count) for count in (19.99, 4.35, 10**400)] == [None] * 3
+    assert refusal(tools, count=19.995) == "Input validation error: count: 19.995 is not a multiple of 0.01"
+
+
 @pytest.mark.parametrize(
     ("structured", "named"),
     [

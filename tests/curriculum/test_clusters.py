@@ -1,4 +1,4 @@
-"""Tasks with similar texts share a cluster, which replaces a group if no task is played several times."""
+"""Tasks with similar texts share a cluster, whose outcomes in one update count as one group."""
 
 import pytest
 from hypothesis import given
@@ -52,3 +52,21 @@ def test_the_curriculum_draws_from_the_cluster_whose_rollouts_differ() -> None:
     drawn = [played.instruction in BALANCES for update in range(3, 23) for played in curriculum.sample(3, update)]
     assert sum(drawn) > 0.7 * len(drawn)
     assert {parent.instruction in BALANCES for parent in curriculum.most_valuable(12)} == {True}
+
+
+@pytest.mark.parametrize(("texts", "dim"), [(BOOKINGS + BALANCES, 64), (BOOKINGS, 256)])
+def test_a_restored_curriculum_does_not_take_outcomes_of_one_cluster_for_those_of_another(
+    texts: list[str], dim: int
+) -> None:
+    def curriculum(texts: list[str], dim: int) -> Curriculum:
+        tasks = [task(text) for text in texts]
+        return Curriculum(tasks, share=0, seed=0, groups=cluster_of(tasks, TrigramEncoder(dim), 2, seed=0))
+
+    saved = curriculum(BOOKINGS + BALANCES, 256)
+    for text in BOOKINGS + BALANCES:
+        saved.record(task(text), [1.0, 0.0])
+    same, other = curriculum(BOOKINGS + BALANCES, 256), curriculum(texts, dim)
+    for restored in (same, other):
+        restored.restore(saved.state())
+    assert same.most_valuable(12) == saved.most_valuable(12) != []
+    assert other.most_valuable(12) == []

@@ -119,6 +119,53 @@ def test_a_generated_task_without_a_valid_reward_stays_although_its_cluster_was_
     assert curriculum.generated == (new,)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_generated_task_is_dropped_only_if_all_outcomes_of_its_cluster_in_an_update_teach_nothing(
+    is_first: bool,
+) -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0, groups=lambda task: "rooms")
+    new = variation(tasks(1)[0], "find it", "cellar")
+    curriculum.add([new])
+    curriculum.sample(2, 0)
+    outcomes = [(new, [1.0, 1.0]), (tasks(1)[0], [0.0, 0.0])]
+    for task, rewards_G in outcomes if is_first else reversed(outcomes):
+        curriculum.record(task, rewards_G)
+    assert curriculum.generated == (new,)
+    curriculum.sample(2, 1)
+    curriculum.record(new, [1.0, 1.0])
+    curriculum.sample(2, 2)
+    curriculum.record(tasks(1)[0], [0.0, 1.0])
+    assert [*curriculum.generated] == [], "a task that was dropped in an earlier update stays dropped"
+
+
+@pytest.mark.parametrize("is_solved_first", [True, False])
+def test_failed_attempts_count_from_the_last_update_with_a_success_in_whatever_order_its_groups_are_recorded(
+    is_solved_first: bool,
+) -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0, groups=lambda task: "rooms")
+    new = variation(tasks(1)[0], "find it", "cellar")
+    curriculum.add([new])
+    groups = [[1.0, 0.0], [0.0] * 8]
+    for rewards_G in groups if is_solved_first else reversed(groups):
+        curriculum.record(new, rewards_G)
+    for iteration in range(1, 9):
+        assert curriculum.generated == (new,)
+        curriculum.sample(2, iteration)
+        curriculum.record(new, [0.0, 0.0])
+    assert curriculum.generated == ()
+
+
+def test_a_generated_task_is_dropped_after_sixteen_failures_even_if_each_group_has_one_valid_reward() -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0)
+    new = variation(tasks(1)[0], "find it", "cellar")
+    curriculum.add([new])
+    for iteration in range(16):
+        assert curriculum.generated == (new,)
+        curriculum.sample(2, iteration)
+        curriculum.record(new, [0.0, None])
+    assert curriculum.generated == ()
+
+
 def test_the_valuable_and_the_newest_of_too_many_generated_tasks_stay() -> None:
     curriculum = Curriculum(tasks(2), share=1, seed=0)
     made = [variation(tasks(1)[0], "find it", f"room {i}") for i in range(KEPT_GENERATED + 1)]
@@ -284,6 +331,38 @@ async def test_malformed_and_repeated_proposals_do_not_reach_the_selection(spec:
     assert varied.instruction == "book two rooms"
     assert varied.initial_state == "hall", "the start is that of the parent, not that of the model"
     assert '"candidates": [{"instruction": "book two rooms", "initial_state": "hall"}]' in llm.asked[1][0].content
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("start", ["hall", None])
+async def test_a_proposal_in_the_words_of_another_task_even_one_of_the_test_does_not_reach_the_selection(
+    spec: EnvironmentSpec, start: str | None
+) -> None:
+    parent, other = tasks(2)
+    described = other.model_copy(
+        update={"instruction": "book two rooms", "initial_state": start, "metadata": {"split": "test"}}
+    )
+    lost = rooms(("hall", "attic", 0))
+    lost = lost.model_copy(update={"task": other.model_copy(update={"instruction": "leave"}), "world": "t1"})
+    texts = ["Book  two rooms", "leave", "book one room"]
+    llm = ScriptedLLM([proposals(*((text, None) for text in texts)), SELECT_FIRST])
+    judged = spec.model_copy(update={"deterministic": False, "tasks": (described,)})
+    (varied,) = await LanguageVariation(judged, llm, RecordedWorlds([lost])).vary([parent], seed=0)
+    assert varied.instruction == "book one room"
+
+
+@pytest.mark.anyio
+async def test_a_task_without_a_known_start_is_not_varied_to_the_start_of_its_own_recordings(
+    spec: EnvironmentSpec,
+) -> None:
+    parent = tasks(1)[0].model_copy(update={"initial_state": None})
+    worlds = RecordedWorlds([rooms(("", "hall", 0), ("hall", "won", 1)).model_copy(update={"task": parent})])
+    made = [await StartVariation(spec, worlds).vary([parent], seed=seed) for seed in range(8)]
+    assert {task.initial_state for varied in made for task in varied} == {"hall"}
+    llm = ScriptedLLM([proposals(("find it", ""), ("find it", "hall")), SELECT_FIRST])
+    assert [task.initial_state for task in await LanguageVariation(spec, llm, worlds).vary([parent], seed=0)] == [
+        "hall"
+    ]
 
 
 @pytest.mark.anyio

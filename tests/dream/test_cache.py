@@ -161,16 +161,23 @@ async def test_another_model_at_the_same_address_is_asked_anew() -> None:
     assert [model.asked for model in models] == [2, 1, 0]
 
 
-def test_weights_that_change_in_their_place_are_another_model(tmp_path: Path) -> None:
+def test_weights_that_change_in_their_place_are_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = tmp_path / "model" / "weights.bin"
     weights.parent.mkdir()
     weights.write_bytes(b"one")
     first = weights_fingerprint(str(weights.parent))
     assert first
     assert first == weights_fingerprint(str(weights.parent)) != weights_fingerprint(str(weights))
+    monkeypatch.setenv("HOME", str(weights.parent.parent))
+    assert (
+        first == weights_fingerprint(f"~/{weights.parent.name}") == weights_fingerprint(f"checkpoint:{weights.parent}")
+    )
+    assert weights_fingerprint(str(weights)) == weights_fingerprint(f"local:{weights}")
     os.utime(weights, ns=(1, 1))
     assert weights_fingerprint(str(weights.parent)) != first
-    assert {weights_fingerprint(name) for name in (None, "nearest", "http://host/v1#m", "")} == {""}
+    assert {
+        weights_fingerprint(name) for name in (None, "nearest", "http://host/v1#m", "", "local:", "local:1.5b")
+    } == {""}
 
 
 async def test_identical_questions_at_once_share_one_answer_even_if_one_of_them_is_cancelled() -> None:

@@ -80,6 +80,10 @@ MALFORMED = {  # each with a part of its fault
     "no json": ("I would say the agent goes east.", "Invalid JSON"),
     "a fence": (f"```json\n{step()}\n```", "Invalid JSON"),
     "two objects": (step() + step(), "Invalid JSON: trailing characters"),
+    "a key that is given twice": (
+        step().removesuffix("}") + ', "terminated": true, "success": true}',
+        '"terminated" is given twice',
+    ),
     "a missing key": (json.dumps({"observation": HALL}), "error: Field required"),
     "another key": (step(reward=1), "reward: Extra inputs are not permitted"),
     "a number for a text": (step(observation=3), "observation: Input should be a valid string"),

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queries import HOUSE, act, query, transition
 
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Query
 from dreamgym.dream.prompt import PromptForm, as_data, judge_messages, step_messages
-from dreamgym.llm import Message
+from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.types import Source
 
 FORMS: tuple[PromptForm, ...] = ("data", "turns", "fitted")
@@ -115,6 +116,20 @@ def test_a_prompt_too_long_for_a_small_model_loses_its_worst_recordings_and_then
     assert [f"waited {n}." in text for n in range(4)] == [False, True, True, True]
     whole = shown(step_messages(query(HOUSE, HALL, act("look"), *long, history=steps), "data"))
     assert all(f"seen {n}." in whole and f"waited {n % 4}." in whole for n in range(5))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", ["data", "turns"])
+async def test_the_provenance_names_the_recordings_that_the_prompt_shows_and_no_others(form: PromptForm) -> None:
+    long = [transition(f"room {n}. {'x' * 5_000}", act("look"), f"seen {n}. {'y' * 5_000}") for n in range(5)]
+    looked = query(HOUSE, HALL, act("look"), *long)
+    answer = {"reasoning": "", "observation": HALL, "state": None}
+    llm = ScriptedLLM([json.dumps({**answer, "error": False, "terminated": False, "success": False})])
+    llm.form = form  # type: ignore[attr-defined]
+    prediction = await LanguageModel(llm).predict(looked)
+    seen = [one.id for n, one in enumerate(looked.demonstrations) if f"seen {n}." in shown([*llm.asked[0]])]
+    assert prediction.provenance.retrieved == tuple(seen)
+    assert (len(seen) < 5) == (form == "turns")
 
 
 def test_a_long_history_is_cut_in_the_middle_and_says_so() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from answers import text_of
 from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
+from dreamgym_server.app import build
+from dreamgym_server.running import running
 from dreamgym_server.sources import RealWorlds, Worlds
 from echo import SPEC, Echo
 from mcp import Client
@@ -22,9 +24,13 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import SecretStr
 from server_stage import CounterEnvironment, counter_spec
 from speakers import CODEC, Speaker, call
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.episode import Agent, load_agent
 from dreamgym.redaction import RedactionRules, Redactor, load_key
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.runs.opening import served
 from dreamgym.runs.players import player_in
 from dreamgym.training.rollout import Rollout, summary
@@ -142,6 +148,30 @@ async def test_a_refused_action_is_the_policys_fault_and_an_unavailable_environm
         rollout = await play(strict, "hello")
     assert rollout.reward is None
     assert "The environment did not answer" in str(rollout.error)
+
+
+@pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
+@pytest.mark.parametrize("breaks_off", [True, False])
+async def test_a_call_that_did_not_reach_the_environment_is_not_the_policys_fault(name: str, breaks_off: bool) -> None:
+    numbers = itertools.count(1)
+    app = build([counter()], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
+
+    async def proxy(scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on but the second call of a tool."""
+        is_call = scope["type"] == "http" and (b"mcp-method", b"tools/call") in scope["headers"]
+        if not is_call or next(numbers) != 2:
+            return await app(scope, receive, send)
+        if not breaks_off:
+            return await PlainTextResponse("no upstream", 503)(scope, receive, send)
+        head = [(b"content-type", b"application/json"), (b"content-length", b"9")]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        return await send({"type": "http.response.body", "body": b"{", "more_body": True})
+
+    async with running(proxy) as url:
+        player = AgentPlayer(load_agent(name), Speaker(lambda _: call("add", n=1)), CODEC, url=url, env="counter")
+        (rollout,) = await player.play([COUNTER.tasks[0]], groups=[""], seeds=[0], version=0, sampling_seed=0)
+    assert rollout.reward in {None, 1.0}  # an agent that makes the call again reaches 10
+    assert next(numbers) > 2
 
 
 async def test_a_request_that_was_refused_gives_no_reward() -> None:

@@ -63,6 +63,12 @@ def test_unsolvable_games_and_trials_that_are_not_text_games_are_left_out(tmp_pa
     assert len(games(tmp_path / "data").tasks("train")) == 1
 
 
+@pytest.mark.parametrize("above", ["removable", "Sliced"])
+def test_the_name_of_a_folder_above_the_games_leaves_none_of_them_out(tmp_path: Path, above: str) -> None:
+    unpack(tmp_path / above / "data", "train", 1, 1)
+    assert len(games(tmp_path / above / "data").tasks("train")) == 1
+
+
 def test_a_half_downloaded_folder_is_refused_with_a_way_to_finish_it(tmp_path: Path) -> None:
     unpack(tmp_path / "data", "train", 1, 1)
     (unpack(tmp_path / "data", "train", 2, 1) / "game.tw-pddl").unlink()
@@ -119,6 +125,11 @@ def test_a_folder_without_games_is_refused_with_a_way_to_get_them(
         games(tmp_path)
     with pytest.raises(InvalidInput, match="does not exist: run `alfworld-download` to get"):
         games(tmp_path / "nowhere")
+    (tmp_path / "started" / "json_2.1.1").mkdir(parents=True)
+    with pytest.raises(
+        InvalidInput, match=r"json_2.1.1: expected trials such as .*traj_data.json.*`alfworld-download`"
+    ):
+        games(tmp_path / "started")
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(InvalidInput, match=r"are not in .*nowhere.*\[real\] data or ALFWORLD_DATA"):
         alfworld({}).tasks("train")
@@ -156,6 +167,9 @@ def test_every_wording_of_a_task_is_understood(task_type: str, number: int) -> N
     assert goal.change == next((change for change in ("heat", "cool", "clean") if f"_{change}_" in task_type), None)
     with pytest.raises(InvalidInput, match="expected a task in ALFWorld's wording"):
         HouseholdGoal("Win.")
+    for other in ("do not", "put a cup and", "take a cup, then"):
+        with pytest.raises(InvalidInput, match="expected a task in ALFWorld's wording"):
+            HouseholdGoal(f"Your task is to: {other} {text}.")
     with pytest.raises(InvalidInput, match="at most 1000 characters, got 4000"):
         HouseholdGoal("put " * 999 + "mug!")
 

@@ -12,7 +12,7 @@ from dreamgym.curriculum.generator import content_of
 from dreamgym.curriculum.goal_variation import GoalVariation, goal_variation
 from dreamgym.dream.objects import ObjectWorlds
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import DreamGymError, InvalidInput
 from dreamgym.replay.postgres import open_store
 from dreamgym.runs.tasks import generate_tasks
 from dreamgym.schema import schema_of
@@ -92,6 +92,8 @@ def test_a_thing_is_looked_at_if_it_is_held_beside_a_lamp_that_is_on() -> None:
         "Your task is to: look at mug under the floorlamp.",  # nobody has seen such a lamp
         "Your task is to: put two cup in desk.",  # the room has only one cup
         "Your task is to: put a mug in fridge.",  # the room has no fridge
+        "Your task is to: do not put a mug in desk.",  # its last words alone would ask for the contrary
+        "Your task is to: put a cup and a mug in desk.",
     ],
 )
 def test_a_goal_that_no_state_of_the_room_can_decide_has_no_check(instruction: str) -> None:
@@ -155,7 +157,8 @@ async def is_reached(task: Task, known: ObjectWorlds) -> bool:
     game = real.create()
     with pytest.raises(InvalidInput, match="a goal of its own"):
         await game.reset(task)
-    first = await game.reset(task.model_copy(update={"metadata": {**task.metadata, "success": None}}))
+    (parent,) = (one for one in real.tasks("train") if one.metadata["game"] == task.metadata["game"])
+    first = await game.reset(parent)
     reader, shown = real.reader, known.worlds[task.world].start
     assert first.observation == task.initial_state
     for command in commands:
@@ -200,6 +203,8 @@ async def test_the_verb_tasks_stores_new_goals_of_recorded_rooms_that_nobody_has
     recorded: list[Trajectory], dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
+    with pytest.raises(DreamGymError, match=r"that were recorded \(0\).*record more"):
+        await generate_tasks(rooms().spec, 4, dsn=dsn)
     store = await open_store(dsn, TrigramEncoder())
     try:
         await store.buffer.add(recorded)

@@ -23,6 +23,7 @@ from dreamgym.episode import play
 from dreamgym.errors import StoreError
 from dreamgym.replay.buffer import GROUNDED, Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.state import as_object
 from dreamgym.types import Source, StepResult, Tier, Trajectory
 
 pytestmark = pytest.mark.anyio
@@ -245,3 +246,38 @@ async def test_an_mcp_client_reads_the_words_of_the_game_and_is_rewarded_by_the_
                 assert text_of(said) == step.result.observation
         told = await control.read("alfworld", opened.episode)
     assert (told.terminated, told.reward) == (True, 1.0)
+
+
+async def test_a_drawer_contains_only_what_a_recording_showed_in_this_room_even_after_one_recording_of_each() -> None:
+    real = rooms()
+    known = ObjectWorlds.of(await played("expert", 1), real.reader, real.goals)
+    opened = 0
+    for task in real.tasks("train"):
+        for drawer in ("drawer 1", "drawer 2"):
+            episode = known.episode(task)
+            assert episode is not None
+            things = as_object(known.worlds[task.world].start["things"])
+            inside = [name for name, thing in things.items() if drawer in str(as_object(thing)["where"])]
+            answers = [episode.answer(act(f"{verb} {drawer}")) for verb in ("go to", "open")]
+            if (answer := answers[-1]) is not None and not answer.is_error:
+                shown = answer.observation.partition("you see ")[2]
+                assert shown == (f"a {inside[0]}." if inside else "nothing.")
+                opened += 1
+    assert opened > 6
+
+
+async def test_a_door_that_was_opened_before_it_was_seen_closed_is_closed_at_the_start(
+    recorded: list[Trajectory],
+) -> None:
+    real = rooms()
+    task = next(task for task in real.tasks("train") if "trial_5" in task.id)  # its drawers are at one spot
+
+    async def opens_the_other_drawer(first: StepResult, environment: Environment, seed: int) -> None:
+        for command in ("go to drawer 1", "look", "open drawer 2"):
+            await environment.step(act(command))
+
+    opened = await play(real.create(), task, opens_the_other_drawer, spec=real.spec, seed=0, source=Source.REAL)
+    assert "You open the drawer 2." in opened.transitions[-1].result.observation
+    world = ObjectWorlds.of([opened, *recorded], real.reader, real.goals).worlds[task.world]
+    assert world.fault is None
+    assert as_object(as_object(world.start["places"])["drawer 2"])["open"] is False

@@ -14,6 +14,7 @@ from dreamgym_integrations.environments.alfworld.own_engine import HouseholdGame
 from dreamgym_integrations.environments.alfworld.wording import HELP, REFUSAL
 from dreamgym_integrations.environments.base import act
 
+from dreamgym.curriculum.generator import variation
 from dreamgym.episode import play
 from dreamgym.errors import EpisodeFinished, InvalidInput
 from dreamgym.runs.environments import listed
@@ -79,6 +80,18 @@ def test_only_the_packages_engine_needs_its_packages(tmp_path: Path, monkeypatch
     assert packages_of(point) == []
     assert "alfworld" in packages_of(point, {"engine": "package"})
     assert listed(point).is_playable
+
+
+@pytest.mark.anyio
+async def test_a_varied_task_is_not_rewarded_for_the_goal_of_its_game(room: Alfworld) -> None:
+    parent = room.tasks("train")[0]
+    varied = variation(parent, "Your task is to: put a book in drawer.", parent.initial_state)
+    environment = room.create()
+    with pytest.raises(InvalidInput, match=r"the real environment rewards only 'Your task is to: .*play it in a dream"):
+        await environment.reset(varied)
+    with pytest.raises(EpisodeFinished):
+        await environment.step(act("look"))
+    await environment.reset(variation(parent, parent.instruction, None))
 
 
 @pytest.mark.anyio

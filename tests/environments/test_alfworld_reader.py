@@ -171,6 +171,15 @@ def test_contents_are_in_natural_order_whatever_the_order_of_the_words() -> None
     assert READER.observation(call, result.structured, "") == words
 
 
+@pytest.mark.parametrize("number", ["2", "9" * 5000])
+def test_a_thing_with_a_number_of_any_length_is_rendered_again(number: str) -> None:
+    words = f"On the desk 1, you see a cup 1, a mug {number}, and a mug 1."
+    call = READER.call(act("examine desk 1"))
+    answer = READER.result(call, StepResult(observation=words)).structured
+    assert answer is not None
+    assert READER.observation(call, answer, TASK.instruction) == words
+
+
 def test_a_state_contains_the_held_thing_the_current_place_and_the_changes_of_a_thing() -> None:
     state = READER.start(TASK, StepResult(observation=HouseholdGame.of(CROWDED).start))
     for command, words in (

@@ -17,7 +17,7 @@ from dreamgym_integrations.environments.bfcl.tools import NEXT
 
 from dreamgym.dream.task_check import accomplished
 from dreamgym.episode import play
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.schema import fault_under
 from dreamgym.state import parsed
 from dreamgym.testing.environment import check_environment
@@ -104,6 +104,16 @@ def rows(folder: str = "") -> Iterator[dict[str, Any]]:
 async def test_bfcl_keeps_the_contract() -> None:
     real = real_one()
     await check_environment(real.create, real.tasks("train")[:60:20], deterministic=True)
+
+
+@needs_bfcl
+async def test_a_refused_reset_ends_the_conversation_before_it() -> None:
+    environment, task = real_one().create(), real_one().tasks("train")[0]
+    await environment.reset(task)
+    with pytest.raises(InvalidInput, match="expected the id of a conversation"):
+        await environment.reset(task.model_copy(update={"metadata": {}}))
+    with pytest.raises(EpisodeFinished):
+        await environment.step(ToolCall(name=NEXT))
 
 
 @needs_bfcl

@@ -174,3 +174,20 @@ def test_an_unknown_kind_of_check_is_named() -> None:
         Checks.of({"eval_types": ["page_image_query"]})
     with pytest.raises(InvalidInput, match="url_note"):
         Checks.of({"eval_types": ["url_match"], "url_note": "EXACT"})
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "field"),
+    [
+        ({"eval_types": ["string_match"], "reference_answers": {}}, "reference_answers"),
+        ({"eval_types": ["string_match", "url_match"], "reference_answers": {"exact_match": "1"}}, "reference_url"),
+        ({"eval_types": ["program_html"], "program_html": []}, "program_html"),
+        ({"eval_types": ["program_html"], "program_html": [{"url": "last", "locator": ""}]}, "program_html"),
+    ],
+)
+def test_a_check_that_compares_nothing_is_refused_instead_of_rewarding_every_answer(
+    tmp_path: Path, evaluation: JsonObject, field: str
+) -> None:
+    (tmp_path / "tasks.json").write_text(json.dumps([{**row(1), "eval": evaluation}]))
+    with pytest.raises(InvalidInput, match=rf"tasks\.json, row 0: eval\.{field}: expected"):
+        webarena({"data": str(tmp_path / "tasks.json")}).tasks("test")

@@ -11,6 +11,7 @@ from dreamgym_integrations.environments.base import act
 from dreamgym_integrations.environments.textworld_express.coin import COIN, short, view
 from dreamgym_integrations.environments.textworld_express.coin import GRAMMAR as COMMANDS
 from dreamgym_integrations.environments.textworld_express.engine import GameEnvironment, java_games
+from pydantic import JsonValue
 
 from dreamgym.environment import load_real
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName
@@ -145,9 +146,10 @@ async def test_games_are_reused_and_share_one_java_process() -> None:
         await environment.close()
 
 
-async def test_a_task_without_a_world_is_refused_with_what_was_expected() -> None:
-    with pytest.raises(InvalidInput, match=r"whole number in metadata\.seed"):
-        await GameEnvironment(COIN).reset(Task(id="t", env="coin", instruction=""))
+@pytest.mark.parametrize("seed", [None, "1", True, 2**31])
+async def test_a_task_without_a_world_is_refused_with_what_was_expected(seed: JsonValue) -> None:
+    with pytest.raises(InvalidInput, match=rf"whole number in metadata\.seed, of at most 32 bits, got {seed!r}"):
+        await GameEnvironment(COIN).reset(Task(id="t", env="coin", instruction="", metadata={"seed": seed}))
 
 
 async def test_an_unknown_tool_and_a_wrong_argument_are_refused_by_name() -> None:

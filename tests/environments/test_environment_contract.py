@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import pytest
+from pydantic import JsonValue
 
 from dreamgym.environment import load_real
 from dreamgym.errors import EpisodeFinished, UnknownName
@@ -155,6 +156,32 @@ async def test_a_broken_promise_is_named(make: Callable[[], Lamp], fault: str) -
 def test_a_tool_that_is_not_an_mcp_tool_is_named(tools: list[JsonObject], fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         check_tools(tools)
+
+
+@pytest.mark.parametrize(
+    ("definition", "value"),
+    [
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 1),
+        ({"type": ["boolean", "null"]}, True),
+        ({"$ref": "#/$defs/Size"}, 1),
+        ({"const": "go"}, "go"),
+        ({"enum": ["red", "green"]}, "red"),
+        ({"type": "integer", "minimum": 10, "default": 12}, 12),
+        ({"type": "number"}, 1.0),
+        ({}, "look"),
+        ({"type": "string", "pattern": "^[0-9]{4}$"}, "look"),
+    ],
+)
+def test_the_plainest_value_is_one_that_the_schema_allows_if_a_plain_one_is(
+    definition: JsonObject, value: JsonValue
+) -> None:
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {"size": definition},
+        "required": ["size"],
+        "$defs": {"Size": {"type": "integer"}},
+    }
+    assert plainest_call({"name": "resize", "inputSchema": schema}).arguments == {"size": value}
 
 
 def test_the_plainest_call_has_the_required_arguments_only() -> None:

@@ -164,6 +164,37 @@ async def test_unknown_tools_and_arguments_are_named() -> None:
         await environment.reset(Task(id="x", env="webshop", instruction="", metadata={"goal": 4000}))
 
 
+@pytest.mark.parametrize("other", [{"seed": 1}, {"catalogue": True}])
+async def test_a_wish_of_another_catalogue_or_seed_is_refused_instead_of_playing_the_goal_with_its_number(
+    tmp_path: Path, other: JsonObject
+) -> None:
+    shop = webshop({"catalogue": str(folder(tmp_path, ROW))} if "catalogue" in other else other)
+    goals = {task.metadata["goal"]: task for split in SPLITS for task in shop.tasks(split)}
+    task = next(
+        task
+        for split in SPLITS
+        for task in webshop({}).tasks(split)
+        if task.metadata["goal"] in goals and task.instruction != goals[task.metadata["goal"]].instruction
+    )
+    with pytest.raises(InvalidInput, match="play with the catalogue and the seed that the task was made with"):
+        await shop.create().reset(task)
+
+
+async def test_a_refused_reset_ends_the_visit_before_it() -> None:
+    environment = webshop({}).create()
+    await environment.reset(LAMP)
+    with pytest.raises(InvalidInput, match="expected a goal below"):
+        await environment.reset(LAMP.model_copy(update={"metadata": {}}))
+    with pytest.raises(EpisodeFinished):
+        await environment.step(call(LAMP_CALLS[0]))
+
+
+async def test_a_product_whose_id_has_small_letters_is_opened_and_bought(tmp_path: Path) -> None:
+    real = webshop({"catalogue": str(folder(tmp_path, {**ROW, "asin": "cup-1", "customization_options": {}}))})
+    (task,) = [task for split in SPLITS for task in real.tasks(split)]
+    assert (await said(task, ["search[cup]", "click[cup-1]", "click[buy now]"], real))[-1].reward == 1
+
+
 async def test_the_expert_buys_every_wish_of_the_small_catalogue() -> None:
     real = webshop({})
     episodes = await played(real, "expert", [task for split in SPLITS for task in real.tasks(split)])

@@ -222,6 +222,25 @@ def test_a_purchase_keeps_its_result_for_the_same_wish_and_is_open_for_an_unknow
     assert set(worth) == {(True, True), (False, True), (False, False)}
 
 
+@pytest.mark.parametrize("episodes", [1, 2, 3])
+async def test_a_page_stands_only_for_addresses_that_recordings_show_to_be_the_same(
+    tasks: Sequence[Task], episodes: int
+) -> None:
+    few = PageWorlds.of(await visits("rule", tasks[:episodes]), shop().reader)
+    tiers = Counter[Tier]()
+    for task in tasks[:10]:
+        environment, episode = shop().create(), few.episode(task)
+        shown = await environment.reset(task)
+        for wish in (task.instruction.strip(), None):
+            call = click(shown.observation.split(" [SEP] ")[-3].lower()) if wish is None else search(wish)
+            shown, answer = await environment.step(call), episode.answer(call)
+            if answer is None:
+                break
+            tiers[answer.provenance.tier] += 1
+            assert answer.provenance.tier is Tier.MODEL or answer.observation == shown.observation
+    assert set(tiers) == {Tier.EFFECTS, Tier.MODEL}
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_purchase_with_contradictory_results_is_open(recorded: list[Trajectory], is_first: bool) -> None:
     won = next(one for one in recorded if one.success)
@@ -434,6 +453,23 @@ async def test_new_wishes_are_reached_in_the_dream_and_fulfilled_by_the_same_cal
             played += 1
     assert found > 20
     assert played > 5
+
+
+async def test_no_new_wish_is_recorded_or_held_out_for_a_test(
+    known: PageWorlds, tasks: Sequence[Task], recorded: list[Trajectory]
+) -> None:
+    async def made(tested: Sequence[Task]) -> list[Task]:
+        variation = goal_variation(shop().spec.model_copy(update={"tasks": tuple(tested)}), known)
+        assert variation is not None
+        parents = [task for task in tasks if variation.is_recorded(task)]
+        return [task for parent in parents async for task in variation.new_goals(parent, seed=0, trials=10)]
+
+    found = await made([])
+    assert {task.instruction.strip() for task in found}.isdisjoint(one.task.instruction.strip() for one in recorded)
+    tested = [task.model_copy(update={"metadata": {"split": "test"}}) for task in found[::2]]
+    left = {task.instruction for task in await made(tested)}
+    assert left
+    assert left.isdisjoint(task.instruction for task in tested)
 
 
 async def test_a_wish_without_a_recorded_success_is_named(known: PageWorlds, tasks: Sequence[Task]) -> None:

@@ -50,6 +50,13 @@ def test_recordings_may_cost_more_than_practice_in_reality() -> None:
     assert ahead_between([straight(10, 0, 50)], real, 1.0, 4) == (0.0, math.inf)
 
 
+def test_a_dream_is_first_at_a_level_that_reality_never_reaches() -> None:
+    low = [(Point(0.0, 0, 0.0), Point(10.0, 100, 0.5))]
+    assert ahead_between([straight(10, 0, 50)], low, 0.8, 4) == (0.0, math.inf)
+    assert ahead_between(low, [straight(10, 100)], 0.8, 4) is None
+    assert ahead_between(low, low, 0.8, 4) is None
+
+
 def seed_with_two_recordings(run: Path) -> tuple[Path, list[int]]:
     """The folder of a run's seed, and the lengths of its recordings."""
     recorded = Path(__file__).parents[2] / "examples" / "coin" / "trajectories.jsonl"

@@ -87,7 +87,23 @@ def test_a_budget_is_money_tokens_or_calls(text: str, amount: float, unit: str, 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "-1", "5,00", "five", "5 euros", "$5 calls", "1e9", "inf", "nan", "300 cells", "5" * 50, "5 5"]
+    "text",
+    [
+        "",
+        "-1",
+        "5,00",
+        "five",
+        "5 euros",
+        "$5 calls",
+        "1e9",
+        "inf",
+        "nan",
+        "300 cells",
+        "5" * 50,
+        "5 5",
+        "200k",
+        "1.5 M",
+    ],
 )
 def test_a_text_that_is_not_a_budget_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"expected dollars such as 5\.00, or '200k tokens', or '300 calls'"):
@@ -174,6 +190,17 @@ def test_a_listed_price_counts_only_for_the_provider_of_that_name(
     gpt, claude = Price(prompt=2, completion=8, cached=0.5), Price(prompt=3, completion=8, cached=0.5)
     shown = done.stdout.strip()
     assert shown == str([gpt, gpt, None, claude, claude, None, None, None])
+
+
+@pytest.mark.parametrize(
+    ("model", "variable"), [("gpt-4.1", "OPENAI_BASE_URL"), ("openrouter/openai/gpt-4.1", "OPENROUTER_API_BASE")]
+)
+def test_a_listed_price_does_not_count_at_another_address(
+    model: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PRICE_VARIABLE)
+    monkeypatch.setenv(variable, "http://elsewhere/v1")
+    assert price_of(model) is None
 
 
 @pytest.mark.parametrize("budget", ["0.02", "6k tokens", "7 calls"])

@@ -76,7 +76,10 @@ async def test_a_failing_policy_and_an_invalid_body_are_errors_with_a_reason() -
         with pytest.raises(BadRequestError, match="non-empty list 'messages'"):
             await client.chat.completions.create(model="m", messages=[])
         async with httpx.AsyncClient() as plain:
-            for body in (b"{", b"[" * 100_000):
+            half, endless = (
+                b'{"messages": [{"role": "user", "content": %s}]}' % one for one in (b'"\\ud800"', b"1e999")
+            )
+            for body in (b"{", b"[" * 100_000, half, endless):
                 assert (await plain.post(f"{url}/chat/completions", content=body)).status_code == 400
 
 

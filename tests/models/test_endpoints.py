@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from dreamgym_integrations.models import endpoint as endpoint_module
 from dreamgym_integrations.models.limiter import Limiter, limit_of, retry_after_s
 from dreamgym_integrations.models.openai import OpenAIModel
 from dreamgym_server.limits import Limits
-from fake_endpoints import KINDS, REASONING, Body, FakeEndpoint, Windows, refused, room_of, serving
+from fake_endpoints import KINDS, REASONING, Body, FakeEndpoint, Windows, refused, room_of, running, serving
 from growth import grows_linearly
 from limited_runs import RUNS, Run, outcome
 from virtual_time import VirtualTimeLoop
@@ -54,6 +55,13 @@ async def model_at(endpoint: FakeEndpoint) -> AsyncIterator[OpenAIModel]:
             await model.close()
 
 
+def completed(text: str) -> web.Response:
+    answer = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    whole = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [answer], "usage": usage}
+    return web.json_response(whole)
+
+
 def now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -65,6 +73,24 @@ async def steps(model: OpenAIModel, number: int, count: int) -> list[StepResult]
     return [
         await environment.step(ToolCall(name="note", arguments={"text": f"{number}-{step}"})) for step in range(count)
     ]
+
+
+@pytest.mark.parametrize("said", ["noted \ud83d", "noted \\ud83d"], ids=["itself", "escaped"])
+async def test_half_a_surrogate_in_a_call_and_in_its_answer_is_asked_about_again(said: str) -> None:
+    answer = f'{{"reasoning": "", "observation": "{said}", "state": null, "error": false, "terminated": false'
+
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        if "<action>" not in str(body) or len(body["messages"]) > 2:
+            return None
+        return completed(f'{answer}, "success": false}}')
+
+    endpoint = FakeEndpoint(before=before)
+    async with model_at(endpoint) as model:
+        environment = DreamEnvironment(SPEC, LanguageModel(model), MemoryBuffer(TrigramEncoder()))
+        await environment.reset(Task(id="1", env="notes", instruction="Take notes."), seed=0)
+        with pytest.raises(PredictionError, match="not even when asked again"):
+            await environment.step(ToolCall(name="note", arguments={"text": "half of an emoji: \ud83d"}))
+    assert len(endpoint.asked[-1]["messages"]) == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -236,6 +262,26 @@ async def test_an_endpoint_that_answers_nobody_is_given_up_after_ten_minutes_by_
     assert "has not answered any question for 10 minutes: it failed: Error code: 503" in str(errors[0])
 
 
+async def test_an_endpoint_that_sends_a_byte_now_and_then_but_no_answer_is_given_up_after_ten_minutes() -> None:
+    async def drip(request: web.Request) -> web.StreamResponse:
+        slow = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await slow.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await slow.write(b"\n")
+                await asyncio.sleep(10)
+        return slow
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", drip)
+    async with running(app) as url:
+        model, began = OpenAIModel(f"{url}/v1", "m"), now()
+        with pytest.raises(EnvironmentUnavailable, match="took longer than 300 s"):
+            await asyncio.wait_for(model.complete(ASKED), 3_600)
+        assert now() - began < 1_000
+        await model.close()
+
+
 async def test_a_wait_that_is_longer_than_anybodys_patience_is_an_error_at_once() -> None:
     async with model_at(FakeEndpoint(before=Windows(1, retry_after_s=36_000))) as model:
         await model.complete(ASKED)
@@ -366,6 +412,16 @@ async def test_the_remaining_quota_in_the_headers_is_not_exceeded(headers: dict[
         limiter.answered(turn, 10, 1, headers)
     async with limiter.turn(10):
         assert now() == pytest.approx(1, abs=0.01)
+
+
+async def test_a_quota_that_is_full_again_at_a_time_of_unix_is_waited_for() -> None:
+    endpoint, full_at = FakeEndpoint(seconds=0), f"{time.time() + 30:.0f}"
+    for name, value in (("limit", "4"), ("remaining", "0"), ("reset", full_at)):
+        endpoint.headers[f"x-ratelimit-{name}-requests"] = value
+    async with model_at(endpoint) as model:
+        for _ in range(3):
+            await model.complete(ASKED)
+        assert 5 < now() < 60
 
 
 async def test_a_quota_without_room_for_anybodys_patience_is_an_error_at_once() -> None:

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from dreamgym_integrations.models.litellm import LiteLLMModel, with_cache_marks
 from fake_endpoints import REASONING, FakeEndpoint, Windows, running, serving
-from test_openai import said, server
+from test_openai import refused, said, server
 
 from dreamgym.dream.load import load_llm
 from dreamgym.errors import MissingPackage
@@ -26,6 +26,7 @@ KEY = "sk-very-secret"
 
 ASK = """
 import asyncio, json, os, sys
+from dreamgym.budget import open_ledger
 from dreamgym.llm import Message
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.dream.load import load_llm
@@ -38,7 +39,7 @@ async def asked(named):
         answer = await model.complete(messages, schema=schema, max_tokens=7, seed=3)
         return answer.model_dump_json(include={"text", "finish_reason", "prompt_tokens", "completion_tokens"})
     except EnvironmentUnavailable as error:
-        return str(error)
+        return f"{error}; spent: {ledger.spent}"
     finally:
         await model.close()
 assert "litellm" not in sys.modules
@@ -46,7 +47,8 @@ for line in sys.stdin:
     named, variables = json.loads(line)
     os.environ.update(variables)
     try:
-        said = asyncio.run(asked(named))
+        with open_ledger(None) as ledger:
+            said = asyncio.run(asked(named))
     except InvalidInput as error:
         said = str(error)
     for name in variables:
@@ -110,17 +112,36 @@ async def test_a_fence_around_an_answer_is_taken_off(asked: Asked) -> None:
 @needs_litellm
 @pytest.mark.anyio
 async def test_a_server_that_refuses_is_unavailable_and_the_key_is_not_shown(asked: Asked) -> None:
-    from test_openai import refused
-
     async with server(lambda _: refused(401, f"Incorrect API key provided: {KEY}")) as (url, _):
         answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
     assert answer.startswith("openai/scripted failed: AuthenticationError: ")
     assert KEY not in answer
 
 
+@needs_litellm
+@pytest.mark.anyio
+async def test_what_never_reached_a_model_is_not_counted_as_a_call(asked: Asked) -> None:
+    async with server(lambda _: refused(403, "not for you")) as (url, _):
+        answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
+    assert answer.endswith("; spent: no call of a language model")
+    nobody = "http://127.0.0.1:9/v1"
+    answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=nobody, OPENAI_API_BASE=nobody)
+    assert answer.startswith("openai/scripted cannot be reached: is the server running? (Cannot connect to host")
+    assert answer.endswith("; spent: no call of a language model")
+
+
+@needs_litellm
+@pytest.mark.anyio
+async def test_a_schema_that_litellm_cannot_send_to_a_provider_is_told_in_words(asked: Asked) -> None:
+    async with server(lambda _: said('{"a": 1}')) as (url, bodies):
+        await asked("litellm:together_ai/some/scripted", TOGETHERAI_API_KEY=KEY, TOGETHER_AI_API_BASE=url)
+    assert all("Its JSON schema: {" in body["messages"][-1]["content"] for body in bodies)
+    assert all("response_format" not in body for body in bodies)
+
+
 @pytest.mark.parametrize("variable", ["SOME_API_KEY", "AZURE_AD_TOKEN", "AWS_SECRET_ACCESS_KEY", "WATSONX_APIKEY"])
 def test_a_key_is_masked_before_a_long_error_is_cut(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, KEY)
+    monkeypatch.setenv(variable, f"{KEY}\n")
     assert KEY[:4] not in LiteLLMModel("some/model")._reason(ValueError("x" * 490 + KEY))
 
 

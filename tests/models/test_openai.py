@@ -276,6 +276,19 @@ async def test_several_models_or_none_are_an_error_that_lists_them(models: tuple
             await model.complete(ASKED)
 
 
+@pytest.mark.parametrize("listed", [{"data": ["m"]}, {"data": [{"name": "m"}]}, {"data": [None]}, {"data": "abc"}])
+async def test_a_list_without_ids_of_models_names_none(listed: JsonObject) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(listed)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", answer)
+    async with running(app) as url, model_at(f"{url}/v1", model=None) as model:
+        with pytest.raises(EnvironmentUnavailable, match="lists none: append #MODEL to the address"):
+            await model.complete(ASKED)
+        await model.ping()
+
+
 async def test_a_server_that_hangs_is_given_up() -> None:
     async def hang(_: Body) -> Response:
         await asyncio.Event().wait()
@@ -305,6 +318,8 @@ FAULTS: dict[str, Callable[[Body], Response]] = {
     "a message that is null": lambda _: completed({"index": 0, "message": None, "finish_reason": "stop"}),
     "a message that is a text": lambda _: completed({"index": 0, "message": "hi", "finish_reason": "stop"}),
     "an answer that an error ended": lambda _: said("half an ans", "error"),
+    "an answer that the server aborted": lambda _: said("half an ans", "abort"),
+    "an answer that a lack of resources ended": lambda _: said("half an ans", "insufficient_system_resource"),
     "JSON that is nested too deeply": lambda _: Response("[" * 100_000, media_type="application/json"),
     "a choice that is a text": lambda _: completed("hi"),
     "choices that are an object": lambda _: JSONResponse({"choices": {"a": 1}}),
@@ -365,13 +380,39 @@ async def test_a_key_is_masked_everywhere_but_a_short_one_not_inside_a_word(key:
     assert shown in str(caught.value)
 
 
-async def test_an_unreachable_server_is_an_error() -> None:
+async def test_blanks_around_a_key_are_not_sent_and_do_not_hide_it_from_the_mask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY} \n")
+    async with server(lambda _: refused(401, f"the key {KEY} is wrong")) as (url, _):
+        model = load(f"{url}#m")
+        with pytest.raises(EnvironmentUnavailable, match=r"the key \*\*\* is wrong"):
+            await model.complete(ASKED)
+        await model.close()
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\u2026", f"sk\n{KEY}"])
+def test_a_key_that_no_header_can_contain_is_refused_and_not_repeated(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(InvalidInput, match="OPENAI_API_KEY: expected a key of printable ASCII characters") as raised:
+        load("http://h:1/v1#m")
+    assert KEY not in str(raised.value)
+
+
+async def test_an_unreachable_server_is_an_error_that_says_what_failed() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
         async with model_at(url) as model:
-            with pytest.raises(EnvironmentUnavailable, match="cannot be reached"):
+            with pytest.raises(
+                EnvironmentUnavailable, match=r"cannot be reached: .* \(All connection attempts failed\)"
+            ):
                 await model.complete(ASKED)
+    async with server(lambda _: said("no TLS")) as (url, _), model_at(url.replace("http:", "https:")) as model:
+        with pytest.raises(EnvironmentUnavailable, match=r"cannot be reached: .* \(\[SSL"):
+            await model.complete(ASKED)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +454,18 @@ async def test_the_address_of_a_provider_can_be_set_and_its_key_is_asked_for(mon
     assert load("openai/gpt-4.1").name == "http://proxy/v1#gpt-4.1"
 
 
-@pytest.mark.parametrize("address", ["user:hunter2@127.0.0.1:9/v1", "hunter2@127.0.0.1:9/v1", "h:9/v1?api_key=hunter2"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "user:hunter2@127.0.0.1:9/v1",
+        "hunter2@127.0.0.1:9/v1",
+        "h:9/v1?api_key=hunter2",
+        "h:port/v1?api_key=hunter2",
+        "user:hunter2/x@127.0.0.1:9/v1",
+        "user:hunter2#x@127.0.0.1:9/v1",
+        "user:hunter2@[::1/v1",
+    ],
+)
 def test_an_address_with_a_key_in_it_is_refused_and_the_key_not_repeated(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,9 @@ async def test_recorded_text_stays_data_in_the_prompt(recorded: tuple[Environmen
 async def test_an_unusable_answer_of_the_model_is_a_failure_of_that_episode(
     recorded: tuple[EnvironmentSpec, list[Trajectory]],
 ) -> None:
-    proposals = await propose_tasks(ScriptedLLM(['{"instruction": " "}', "no"]), *recorded)
+    answers = ['{"instruction": " "}', '{"instruction": "Find out who x1 is.\\u0000"}']
+    proposals = await propose_tasks(ScriptedLLM(answers), *recorded)
     assert proposals.tasks == {}
     assert list(proposals.failures) == ["crm-a"]
     assert "gave no valid answer" in proposals.failures["crm-a"]
+    assert "NUL" in proposals.failures["crm-a"]

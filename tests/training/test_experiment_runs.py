@@ -178,6 +178,13 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     assert "was made with other settings: train.steps was 2 and is 3 now" in said
     assert "no more arms start" not in said, "it is refused before an arm starts"
 
+    for name in ("result.json", "trained.json"):
+        (dream / name).unlink()
+    file.write_text(known.replace('name = "dream"\n', 'name = "dream"\nrecordings = 8\n'))
+    code, said = experiment("--out", str(tmp_path / "run"))
+    assert code == 2, "a training that was cut off does not go on as another arm"
+    assert "was made with other settings: recordings was None and is 8 now" in said
+
     file.write_text(known)
     (tmp_path / "run" / "environment.json").write_text('{"environment": "lamp", "description": "another"}')
     code, said = experiment("--out", str(tmp_path / "run"))
@@ -254,7 +261,31 @@ def test_a_cluster_whose_worker_dies_in_an_arm_comes_to_the_same_results(
     seed = tmp_path / "spread" / "seed-0"
     warm, trained = (seed / name / "model.safetensors" for name in ("warm", "dream_then_real/real/policy"))
     assert warm.read_bytes() != trained.read_bytes(), "something was learned"
-    assert not list(Path(os.environ["DREAMGYM_HOME"]).glob("*-spread")), "the workers' database is gone"
+    assert not list(Path(os.environ["DREAMGYM_HOME"]).glob("*-spread-spread")), "the workers' database is gone"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra cluster")
+@pytest.mark.usefixtures("experiment")
+def test_sigterm_ends_an_experiment_on_a_cluster_without_waiting_for_its_arms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, short = tmp_path / "lamps.toml", Path(tempfile.mkdtemp(prefix="ray-"))
+    file.write_text(LONG.format(env=f"{Path(__file__).with_name('told_lamp.py')}:told_lamp"))
+    monkeypatch.setenv("RAY_TMPDIR", str(short))
+    command = [sys.executable, "-m", "dreamgym", "experiment", str(file), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen([*command, "--cluster", "local"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "seed 0: dream" in line:
+            break
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+    shutil.rmtree(short, ignore_errors=True)
+    assert process.returncode == 130, said
+    assert "running ones begin again; the same command continues from there" in said
+    assert "SIGTERM received" not in said, "Ray does not abort it"
+    assert not (tmp_path / "run" / "seed-0" / "dream" / "result.json").exists()
 
 
 @pytest.mark.long

@@ -1,21 +1,29 @@
 """A fit from recordings to the folder of a model, with and without an interruption."""
 
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from datasets import load_from_disk
+from dreamgym_integrations.trainers.common import progress
 from dreamgym_integrations.trainers.experience.data import FitSettings, prepare, working_folder
 from dreamgym_integrations.trainers.experience.gguf import dequantised
 from dreamgym_integrations.trainers.experience.result import finish
-from dreamgym_integrations.trainers.experience.rows import IGNORED
+from dreamgym_integrations.trainers.experience.rows import IGNORED, Example
+from dreamgym_integrations.trainers.experience.tiny import create_tiny_model
 from dreamgym_integrations.trainers.experience.train import _config, losses, train
+from gguf import GGUFWriter
 from lamps import SPEC, folder, recorded
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch
 from typer.testing import CliRunner
 
 from dreamgym.cli.app import app
@@ -24,7 +32,9 @@ from dreamgym.dream.load import load_llm, load_model
 from dreamgym.dream.model import Part
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
+from dreamgym.llm import Message
 from dreamgym.runs.fidelity import check
+from dreamgym.runs.fit import fit
 from dreamgym.runs.opening import Against
 from dreamgym.types import Trajectory
 
@@ -157,6 +167,21 @@ def test_a_fit_that_ended_early_and_was_killed_before_it_was_saved_does_not_meas
     assert all((ours[name] == theirs[name]).all() for name in ours)
 
 
+@pytest.mark.slow
+def test_a_fit_that_goes_on_from_another_folder_still_has_the_weights_of_its_best_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hopeless = SETTINGS.model_copy(update={"steps": 40, "patience": 1, "learning_rate": 3.0})
+    prepared = prepare(SPEC, PLAYED, Path("out"), hopeless, TrigramEncoder())
+    ours = load_file(train(Path("out"), prepared) / "model.safetensors")
+    shutil.rmtree(tmp_path / "out.partial" / "trained")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    theirs = load_file(train(tmp_path / "out", prepared) / "model.safetensors")
+    assert all((ours[name] == theirs[name]).all() for name in ours)
+
+
 def _measured(out: Path) -> list[float]:
     """The updates after which the held-out loss was measured."""
     return [line["step"] for line in losses(out) if "eval_loss" in line]
@@ -262,6 +287,79 @@ def test_a_base_that_is_not_a_model_is_refused(base: str, tmp_path: Path) -> Non
         refused(tmp_path / "out", base=base)
 
 
+def test_a_fit_is_not_resumed_for_another_environment(tmp_path: Path) -> None:
+    refused(tmp_path / "out")  # nothing is wrong yet
+    other = SPEC.model_copy(update={"name": "candles"})
+    with pytest.raises(InvalidInput, match=r"out\.partial was begun for environment 'lamps', not 'candles'"):
+        prepare(other, PLAYED, tmp_path / "out", SETTINGS, TrigramEncoder(), resume=True)
+
+
+def test_the_time_left_for_held_out_calls_is_not_computed_from_the_calls_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = itertools.count(0, 60)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(minutes)))
+    said: list[str] = []
+    prepare(SPEC, PLAYED, tmp_path / "out", SETTINGS, TrigramEncoder(), say=said.append)
+    assert "    20 of 40 calls prepared, 20 min left" in said
+    assert "    4 of 8 held-out calls prepared, 4 min left" in said
+
+
+def test_rows_that_the_base_cannot_read_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    message = Message(role="user", content="some words")
+    create_tiny_model([Example(messages=(message,), answer="b")], base, max_tokens=64, seed=0)
+    with pytest.raises(
+        InvalidInput, match=r"reads at most 64 tokens, and the longest row has \d+: give --max-tokens 64"
+    ):
+        refused(tmp_path / "out", base=str(base))
+
+
+def gguf(file: Path, *, layers: int) -> Path:
+    """Write a GGUF file whose header announces some layers, and which has the weights of one."""
+    writer = GGUFWriter(str(file), "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(16)
+    writer.add_vocab_size(4)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([b"a", b"b", b"<end>", b"ab"])
+    writer.add_token_types([1, 1, 3, 1])
+    writer.add_token_merges([b"a b"])
+    writer.add_eos_token_id(2)
+    shapes = {"token_embd": (4, 32), "output": (4, 32), "output_norm": (32,), "blk.0.attn_norm": (32,)}
+    shapes |= {f"blk.0.attn_{name}": (32, 32) for name in ("q", "k", "v", "output")}
+    shapes |= {
+        "blk.0.ffn_norm": (32,),
+        "blk.0.ffn_gate": (64, 32),
+        "blk.0.ffn_up": (64, 32),
+        "blk.0.ffn_down": (32, 64),
+    }
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", np.ones(shape, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def test_a_gguf_file_becomes_a_folder_only_if_it_has_all_weights(tmp_path: Path) -> None:
+    dense = dequantised(str(gguf(tmp_path / "whole.gguf", layers=1)))
+    assert all((weight == 1).all() for weight in load_torch(dense / "model.safetensors").values())
+    with pytest.raises(InvalidInput, match=r"part\.gguf lacks 9 weights of its model, such as model\.layers\.1\."):
+        dequantised(str(gguf(tmp_path / "part.gguf", layers=2)))
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "whole.gguf").read_bytes()[:400])
+    with pytest.raises(InvalidInput, match=r"transformers cannot read .*cut\.gguf"):
+        dequantised(str(tmp_path / "cut.gguf"))
+    assert sorted(path.name for path in tmp_path.glob("*.dense")) == ["whole.dense"]
+
+
 def test_a_file_that_is_not_gguf_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"no weights")
     with pytest.raises(InvalidInput, match="transformers cannot read"):
@@ -286,11 +384,6 @@ def test_a_base_without_weights_is_refused_with_what_to_do(tmp_path: Path, monke
 
 
 def test_a_checkpoint_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    from dreamgym_integrations.trainers.experience.rows import Example
-    from dreamgym_integrations.trainers.experience.tiny import create_tiny_model
-
-    from dreamgym.llm import Message
-
     base = tmp_path / "base"
     message = Message(role="user", content="some words")
     create_tiny_model([Example(messages=(message,), answer="b")], base, max_tokens=64, seed=0)
@@ -308,6 +401,17 @@ def test_a_seed_that_no_trainer_takes_is_refused_before_anything_is_prepared(tmp
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, InvalidInput)
     assert "seed: expected a number from 0 to 4294967295, got -1" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"learning_rate": 0.0}, "learning_rate: .* greater than 0"), ({"steps": 0}, "steps: ")]
+)
+def test_a_setting_of_zero_is_refused_and_not_taken_for_the_default(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    env = folder(tmp_path / "env", PLAYED)
+    with pytest.raises(InvalidInput, match=f"a fit cannot have these settings: {words}"):
+        fit(str(env), "tiny", tmp_path / "m", **changes)
 
 
 def test_only_parts_of_the_model_can_be_left_out_of_rows(tmp_path: Path) -> None:

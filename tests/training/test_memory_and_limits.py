@@ -10,6 +10,7 @@ from dreamgym_integrations.trainers.policy.memory import Memory, of_imitation, o
 from dreamgym_integrations.trainers.policy.model import load_chat_policy, load_codec, load_policy
 from dreamgym_integrations.trainers.policy.sft import imitate
 from lamp_runs import trained, weights
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, MambaConfig
 from trl.trainer import utils as trl_utils
 
 from dreamgym import EnvironmentSpec
@@ -65,6 +66,21 @@ def test_an_episode_is_cut_at_the_limit_of_the_settings(
         (played,) = (line for line in read_record(tmp_path / str(limit) / "m.jsonl") if "mean_steps" in line)
         lengths.append(float(str(played["mean_steps"])))
     assert lengths[1] < lengths[0]
+
+
+def test_an_episode_of_a_model_with_a_table_of_positions_ends_within_them(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(lamp_policy)
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=48, n_embd=16, n_layer=1, n_head=2, **ends)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    spec = lamp_spec.model_copy(update={"max_steps": 40})
+    settings = Settings(steps=1, groups=2, group_size=2, turn_tokens=4)
+    trained(spec, tmp_path / "base", tmp_path / "run", settings, portal)
+    (played,) = (line for line in read_record(tmp_path / "run" / "m.jsonl") if "mean_steps" in line)
+    assert 2 <= float(str(played["mean_steps"])) < 10
 
 
 def test_learning_in_16_bits_with_recomputed_activations_moves_the_policy_as_in_32(
@@ -127,6 +143,15 @@ def test_imitation_needs_memory_for_its_largest_pass_and_none_for_sampling(lamp_
     assert of_tokens[2_000] is not None
     assert of_tokens[2_000].learning == 2 * of_tokens[1_000].learning
     assert of_tokens[1_000].playing == 0
+
+
+def test_the_memory_of_a_model_that_does_not_tell_its_sizes_as_others_do_stops_no_training(tmp_path: Path) -> None:
+    small = {"hidden_size": 32, "num_hidden_layers": 1}
+    for name, config in (("heads", GPT2Config(n_head=2, **small)), ("no_attention", MambaConfig(**small))):
+        config.save_pretrained(tmp_path / name)
+    assert memory(tmp_path / "heads").learning > 0
+    assert of_practice(tmp_path / "no_attention", Settings()) is None
+    assert of_imitation(tmp_path / "no_attention", Settings(), tokens=9) is None
 
 
 @pytest.mark.parametrize("name", ["turn_tokens", "episode_tokens"])

@@ -3,26 +3,31 @@
 import gc
 import json
 import os
+import shutil
 import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 
 import pytest
 from anyio.from_thread import BlockingPortal
-from lamp_runs import broken_after, trained
+from dreamgym_integrations.trainers.policy.train import train_policy
+from lamp_runs import broken_after, lamp, trained
 from pydantic import ValidationError
 from tinker_double import TinkerDouble, tinker_double
 
 from dreamgym import EnvironmentSpec
+from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.training.advantages import group_advantages
-from dreamgym.training.practice import Settings
+from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.record import read_record
+from dreamgym.training.rollout import TokenPlayer
 from dreamgym.types import JsonObject
 
 pytestmark = [
@@ -111,6 +116,29 @@ def test_a_policy_that_was_trained_at_the_server_can_be_trained_further(
     assert double.loaded == [first["state"]]
     second = json.loads((tmp_path / "two" / "policy" / "tinker.json").read_text())
     assert second["base"] == first["base"] == str(lamp_policy)
+
+
+def test_an_episode_is_cut_at_the_limit_of_the_checkpoint(
+    double: TinkerDouble, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    short = tmp_path / "short"
+    shutil.copytree(lamp_policy, short)
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps({**config, "max_episode_tokens": 10}))
+    trained(lamp_spec, short, tmp_path / "run", at(double.url, steps=1), portal)
+    (played,) = (line for line in read_record(tmp_path / "run" / "m.jsonl") if "rollout_s" in line)
+    assert played["mean_steps"] == 1.0
+
+
+def test_real_steps_that_are_too_few_for_an_update_are_reported(
+    double: TinkerDouble, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings, curriculum = at(double.url), Curriculum(lamp_spec.tasks, share=0, seed=0)
+    played = Practice(lamp_spec, curriculum, None, settings, tmp_path / "m.jsonl", where="real", real_steps=5)
+    player = partial(TokenPlayer, spec=lamp_spec, make_environment=lamp)
+    with pytest.raises(InvalidInput, match="5 real steps are not enough for another update"):
+        train_policy(played, lamp_policy, tmp_path, settings, portal=portal, player=player)
+    assert not (tmp_path / "policy").exists()
 
 
 def test_a_server_whose_sampler_keeps_its_old_weights_is_found_out(

@@ -366,6 +366,7 @@ def test_a_run_is_not_resumed_with_another_simulator_agent_or_environment(
         ((*DREAM, "--agent", "react"), "agent was None and is react now"),
         (("--model", "nearest without history"), r"without was [] and is ['history'] now"),
         (("--against", "real"), "against was dream and is real now, model was nearest and is None now"),
+        ((*DREAM, "--algorithm", "sft"), "algorithm was grpo and is sft now"),
         ((*DREAM, *IN_PROCESS, "--learning-rate", "0.5"), "learning_rate was 0.001 and is 0.5 now"),
         ((*DREAM, *IN_PROCESS, "--seed", "7", "--then", "real", "--real-steps", "24"), "seed was 0 and is 7 now"),
     ):

@@ -18,7 +18,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -134,26 +134,39 @@ def stop(folder: Path | None = None) -> bool:
     return True
 
 
-def remove(folder: Path | None = None) -> None:
-    """Delete the server of a folder with all its data. A server that runs but is not used any more is stopped first.
+def databases() -> list[Path]:
+    """The folders of this user's embedded servers: the default one, then those of experiments."""
+    base = default_folder()
+    beside = base.parent.glob(f"{base.name}-*")
+    return [folder for folder in (base, *sorted(beside)) if (folder / "start.lock").exists()]
+
+
+def remove(*folders: Path) -> None:
+    """Delete the servers of these folders with all their data. One that runs but is not used is stopped first.
 
     Raises:
-        StoreError: other processes use it, or something cannot be deleted. Nothing is deleted if it is used.
+        StoreError: other processes use one of them, and nothing was deleted; or something cannot be deleted.
     """
-    base = (folder or default_folder()).absolute()
-    if not base.exists():
-        return
-    with _locked(base / "start.lock"), _locked(base / "users.lock", waits=False):
-        owner = (base / "data").stat().st_uid if (base / "data").exists() else os.geteuid()
-        if _postmaster(base / "data") is not None:
-            _Cluster(base, find_programs(base)).stop()
-        for path in (base, _socket_folder(base, owner)):
-            try:
-                shutil.rmtree(path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise StoreError(f"{error.filename} cannot be deleted: {error.strerror}") from error
+    found = [base for base in map(Path.absolute, folders) if base.exists()]
+    with ExitStack() as held:
+        for base in found:
+            held.enter_context(_locked(base / "start.lock"))
+            held.enter_context(_locked(base / "users.lock", waits=False))
+        for base in found:
+            _delete(base)
+
+
+def _delete(base: Path) -> None:
+    owner = (base / "data").stat().st_uid if (base / "data").exists() else os.geteuid()
+    if _postmaster(base / "data") is not None:
+        _Cluster(base, find_programs(base)).stop()
+    for path in (base, _socket_folder(base, owner)):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StoreError(f"{error.filename} cannot be deleted: {error.strerror}") from error
 
 
 def row_counts(dsn: str, tables: Sequence[str]) -> dict[str, int]:

@@ -98,7 +98,8 @@ def compare(
                 (folder / f"{file.stem}.md").write_text(text, encoding="utf-8")
                 plot(published, folder / f"{file.stem}.png")
         except KeyboardInterrupt:
-            say("no more arms start, and running ones stop after their update; the same command continues from there")
+            running = "stop after their update" if cluster is None else "begin again"
+            say(f"no more arms start, and running ones {running}; the same command continues from there")
             interrupt()
             raise
         except BaseException:

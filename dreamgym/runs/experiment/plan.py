@@ -24,6 +24,8 @@ from dreamgym.training.practice import SEEDS
 from dreamgym.types import Frozen, JsonObject, Task
 
 Spoiled = Literal["next states", "calls and next states", "every reward", "no reward"]
+TAKEN = {"", "warm", "untrained"}
+"""Names of folders that an arm cannot have: the seed's folder itself, and those of its warm start."""
 
 
 class Play(Frozen):
@@ -103,6 +105,15 @@ class Arm(Frozen):
     """Number of recorded episodes that the dream knows, drawn by the seed; without it, all. A smaller draw is part of a
     larger one."""
 
+    @field_validator("name")
+    @classmethod
+    def _has_a_folder(cls, value: str) -> str:
+        if _folder_of(value) in TAKEN:
+            raise ValueError(
+                f"expected letters or digits, and no name of our own folders (warm, untrained), got {value!r}"
+            )
+        return value
+
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.behaviour is not None and self.train is not None:
@@ -125,6 +136,8 @@ class Arm(Frozen):
         if self.rates and (self.train is None or "learning_rate" in self.train):
             raise ValueError(f"arm {self.name!r}: rates are for an arm that trains and names no learning_rate")
         train = self.train or {}
+        if "seed" in train:
+            raise ValueError(f"arm {self.name!r}: every arm trains with the seeds of the file: leave out train.seed")
         if self.rates and (train.get("algorithm") in RECORDED or train.get("probe") == 0):
             raise ValueError(
                 f"arm {self.name!r}: real probes choose among rates, and sft, dpo and probe = 0 have no probes: give a "
@@ -295,7 +308,11 @@ class Plan(Frozen):
 
 def name_of(arm: Arm) -> str:
     """Name of the arm's folder."""
-    return re.sub(r"\W+", "_", arm.name.lower()).strip("_")
+    return _folder_of(arm.name)
+
+
+def _folder_of(name: str) -> str:
+    return re.sub(r"\W+", "_", name.lower()).strip("_")
 
 
 def flags(settings: Mapping[str, JsonValue], prefix: str = "") -> list[str]:

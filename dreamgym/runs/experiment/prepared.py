@@ -48,9 +48,9 @@ class Prepared:
         """The seed's real episodes: those played for it, then those of files. Made once and kept in the folder."""
         file = self.folder / "recorded.jsonl"
         if not file.exists():
+            read = [self._read(one.file) for one in self.plan.files]  # a missing file is told before anything is played
             played = [asyncio.run(self._played(number, play)) for number, play in enumerate(self.plan.plays)]
-            played += [self._read(one.file) for one in self.plan.files]
-            write_whole(file, "".join(t.model_dump_json() + "\n" for some in played for t in some))
+            write_whole(file, "".join(t.model_dump_json() + "\n" for some in played + read for t in some))
         return read_jsonl(file, Trajectory)
 
     @cached_property

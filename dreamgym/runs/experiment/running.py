@@ -39,6 +39,8 @@ from dreamgym.types import Frozen, JsonObject
 PLAYING_SEED = 7
 ATTEMPTS = "attempts.json"
 RESULT = "result.json"
+BEGUN = "begun.json"
+"""File with the settings around the training that began in the folder, such as the recordings that its dream knows."""
 TRAINED = "trained.json"
 """File with the settings of an arm whose training is complete. If its test is cut off, only the test is repeated."""
 LOG = "train.log"
@@ -125,20 +127,31 @@ def result(prepared: Prepared, arm: Arm, make: Make | None = None) -> Result:
 
 
 def kept(prepared: Prepared, arm: Arm) -> Result | None:
-    """The arm's result that is in its folder; None if it is not there yet. Raises the InvalidInput of `result`."""
-    file = prepared.folder / name_of(arm) / RESULT
-    if not file.exists():
-        return None
-    found = Result.model_validate_json(file.read_text(encoding="utf-8"))
-    made_by = found.made_by
-    if made_by.train is not None:
-        made_by = made_by.model_copy(update={"train": without_old_settings(made_by.train)})
-    changed = difference(made_by.settings, arm.settings)
+    """The arm's result that is in its folder; None if it is not there yet.
+
+    Raises the InvalidInput of `result`, also if a training that began in the folder knows other recordings.
+    """
+    folder = prepared.folder / name_of(arm)
+    file, begun = folder / RESULT, folder / BEGUN
+    found, changed = None, None
+    if file.exists():
+        found = Result.model_validate_json(file.read_text(encoding="utf-8"))
+        made_by = found.made_by
+        if made_by.train is not None:
+            made_by = made_by.model_copy(update={"train": without_old_settings(made_by.train)})
+        changed = difference(made_by.settings, arm.settings)
+    elif begun.exists() and (folder / "metrics.jsonl").exists():
+        file, changed = begun, difference(json.loads(begun.read_text(encoding="utf-8")), _around(arm))
     if changed is not None:
         raise InvalidInput(
             f"{file} was made with other settings: {changed}; give the arm another name, or remove the folder"
         )
     return found
+
+
+def _around(arm: Arm) -> JsonObject:
+    """The settings of an arm that `dreamgym train` does not know, so that it cannot tell if they have changed."""
+    return {name: value for name, value in arm.settings.items() if name != "train"}
 
 
 def difference(was: JsonValue, now: JsonValue, name: str = "") -> str | None:
@@ -319,6 +332,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     command += ["--resume"] if going_on else []
     folder.mkdir(parents=True, exist_ok=True)
     before, began = attempts(folder), time.time()
+    write_whole(folder / BEGUN, json.dumps(_around(arm)))
     write_whole(folder / ATTEMPTS, json.dumps([*before, (began, None)]))
     environ = with_dsn(os.environ, prepared.database(run, arm))
     returncode = logged(command, folder / LOG, f"seed {prepared.seed}: {arm.name}", environ)

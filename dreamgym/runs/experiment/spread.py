@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import signal
 import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +22,16 @@ from typing import NamedTuple
 
 from dreamgym.errors import StoreError
 from dreamgym.replay import embedded
-from dreamgym.runs.cluster import workers
+from dreamgym.runs.cluster import keep_sigterm, workers
 from dreamgym.runs.experiment.plan import Arm, Fit, Plan, name_of
 from dreamgym.runs.experiment.prepared import Prepared, alone, database_folder, prepared_seeds
+from dreamgym.runs.experiment.process import check_interrupted, interrupt
 from dreamgym.runs.experiment.running import RESULT, Make, Result, begins_with, fitted, result
 
 LEFT = {"checkpoints", "best", ".lock"}
 """Names in a run folder that nobody needs once the run is done."""
+PAUSE_S = 0.5
+"""Seconds between two looks at whether the experiment was interrupted while the cluster does a unit."""
 
 
 class Unit(NamedTuple):
@@ -61,9 +66,12 @@ class Experimenting:
         with TemporaryDirectory(prefix="dreamgym-") as scratch:
             folder = Path(scratch) / f"{self.name}-spread"
             try:
-                with prepared_seeds(self.plan, folder) as given:
-                    seeds = {one.seed: one for one in given}
-                    yield lambda unit: asyncio.to_thread(_made, seeds[unit.seed], unit)
+                with prepared_seeds(self.plan, folder) as given, ThreadPoolExecutor(1) as thread:
+                    seeds, loop = {one.seed: one for one in given}, asyncio.get_running_loop()
+                    try:
+                        yield lambda unit: loop.run_in_executor(thread, _made, seeds[unit.seed], unit)
+                    finally:
+                        interrupt()  # nobody waits for a unit that still runs
             finally:
                 with suppress(StoreError):  # another worker uses it
                     embedded.remove(database_folder(folder))
@@ -96,6 +104,7 @@ def spread(address: str, plan: Plan, folder: Path) -> Iterator[tuple[Make, int]]
 
     crew_of = workers(address, Experimenting(plan, folder.name), 1)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(crew_of) as crew:
+        keep_sigterm(signal.getsignal(signal.SIGTERM))  # Ray was started in another thread
 
         def make(prepared: Prepared, arm: Arm) -> Result:
             files = ["recorded.jsonl", *(["warm"] if arm.begins_warm else [])]
@@ -113,7 +122,13 @@ def spread(address: str, plan: Plan, folder: Path) -> Iterator[tuple[Make, int]]
 
         def do(prepared: Prepared, what: Arm | Fit, files: Sequence[str]) -> Result | None:
             unit = Unit(prepared.seed, what, packed(prepared.folder, files))
-            made: Made = portal.call(partial(crew.do, unit))
+            pending = portal.start_task_soon(partial(crew.do, unit))
+            try:
+                while not wait([pending], PAUSE_S).done:
+                    check_interrupted()
+            finally:
+                pending.cancel()
+            made: Made = pending.result()
             unpack(made.files, prepared.folder)
             return made.result
 

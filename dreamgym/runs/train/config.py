@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from dreamgym.dream.model import Part
 from dreamgym.evaluation.setting import WITHOUT
 from dreamgym.runs.opening import Against, dream_setting
-from dreamgym.training.practice import Settings
+from dreamgym.training.practice import PPOSettings, Settings
 
 NewPolicy = Literal["tiny", "pointer", "pointer without marks"]
 """Policies from scratch, which are made from the recordings."""
@@ -23,6 +23,8 @@ OF_ROLLOUTS = (
     *("calibration", "weigh_confidence", "least_confidence"),
 )
 """Settings that only an algorithm that learns from rollouts can follow."""
+OF_RECORDINGS = ("batch", "mask_refused")
+"""Settings that only an algorithm that learns from recordings can follow."""
 
 
 class TrainConfig(Settings):
@@ -85,11 +87,15 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        unused: tuple[str, ...] = OF_ROLLOUTS if self.algorithm in RECORDED else ()
+        unused: tuple[str, ...] = OF_ROLLOUTS if self.algorithm in RECORDED else OF_RECORDINGS
         unused += ("mask_refused", "accumulate") if self.algorithm == "dpo" else ()
         given = [name for name in unused if getattr(self, name) != type(self).model_fields[name].default]
         if given:
             raise ValueError(f"{self.algorithm} has no {', '.join(given)}: leave them out, or use another algorithm")
+        if self.algorithm == "grpo" and self.ppo != PPOSettings():
+            raise ValueError("settings of ppo need algorithm = ppo: set it, or leave them out")
+        if self.real_steps is not None and self.then is None and self.against is Against.DREAM:
+            raise ValueError("real_steps needs then = real or against = real: a dream takes no real steps")
         if self.then is not None and self.against is Against.REAL:
             raise ValueError("then = real comes after the dream, not after against = real")
         if self.then is not None and self.real_steps is None:

@@ -443,7 +443,7 @@ def _check_same_play(out: Path, before: JsonObject, config: TrainConfig) -> None
         return Path(value).name if isinstance(value, str) else value
 
     mine = config.model_dump(mode="json")
-    names = ["against", "model", "without", "agent", "calibration"]
+    names = ["algorithm", "against", "model", "without", "agent", "calibration"]
     names += ["policy"] if config.policy in NEW else []
     changed = [
         f"{name} was {before[name]} and is {mine[name]} now"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from dreamgym.state import StateSchema
 from dreamgym.synthesis.objects.calls import ObjectCall
 from dreamgym.synthesis.objects.conditions import Has, Not
 from dreamgym.synthesis.objects.rules import ObjectRules
+from dreamgym.synthesis.objects.search import changes_of
 from dreamgym.synthesis.objects.terms import found
 
 
@@ -21,22 +23,18 @@ class MissingFact(NamedTuple):
     item: str
 
 
-def missing_facts(calls: Iterable[ObjectCall], rules: ObjectRules) -> Iterator[MissingFact]:
+def missing_facts(calls: Sequence[ObjectCall], rules: ObjectRules, schema: StateSchema) -> Iterator[MissingFact]:
     """The facts that explain refusals. A refusal that several facts could explain yields none.
 
-    Only a list that no rule changes can have had the item all along. For example, two places are at one spot if the way
+    Only a list that no call changes can have had the item all along. For example, two places are at one spot if the way
     from one to the other is refused.
 
     Args:
         calls: recorded calls.
         rules: rules of their tools.
+        schema: schema of the states.
     """
-    changed = {
-        (effect.collection, effect.field)
-        for tool in rules.tools.values()
-        for outcome in tool.outcomes
-        for effect in outcome.effects
-    }
+    changed = {(collection, field) for call in calls for (collection, _, field), _ in changes_of(call, schema)}
     for call in calls:
         tool = rules.tools.get(call.tool) if call.is_error else None
         outcomes = tool.outcomes if tool is not None else ()

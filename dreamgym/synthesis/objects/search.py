@@ -37,7 +37,7 @@ def effects_of(
 ) -> tuple[ObjectChange, ...] | None:
     """The changes that the calls make; None if some change has no explanation."""
     tried = cases[:: -(-len(cases) // TRIED) or 1]
-    changes = [dict(_changes(case, schema)) for case in tried]
+    changes = [dict(changes_of(case, schema)) for case in tried]
     kinds = sorted({(collection, field) for one in changes for collection, _, field in one})
     effects: list[ObjectChange] = []
     for collection, field in kinds:
@@ -49,7 +49,7 @@ def effects_of(
     return tuple(effects)
 
 
-def _changes(case: ObjectCall, schema: StateSchema) -> Iterator[tuple[tuple[str, str, str], JsonValue]]:
+def changes_of(case: ObjectCall, schema: StateSchema) -> Iterator[tuple[tuple[str, str, str], JsonValue]]:
     """(collection, entity, field) of everything that a call changed, and the new value."""
     if case.before is case.after:
         return
@@ -150,13 +150,15 @@ def _value(
             return Read(term)
     texts = [json.dumps(target) for target in targets]
     constant: JsonValue = json.loads(max(sorted(set(texts)), key=texts.count))
-    if fits([constant] * len(targets)):
-        return Always(json.dumps(constant))
+    always = Always(json.dumps(constant)) if fits([constant] * len(targets)) else None
+    names_items = isinstance(constant, list) and constant != []  # the same items by chance, in few recordings
+    if always is not None and not names_items:
+        return always
     for term in terms:
         if term != own and fits(read(term)):
             return Read(term)
     if not all(isinstance(target, list) for target in targets):
-        return None
+        return always
     scalars = [term for term in terms if any(isinstance(value, str) for value in read(term))]
     lists = [term for term in terms if any(isinstance(value, list) for value in read(term))]
     candidates: list[Value] = [
@@ -167,7 +169,7 @@ def _value(
     ]
     candidates += [Together(pair) for pair in combinations([*scalars, *lists], 2)]
     candidates += [Together((term,)) for term in scalars]
-    return _first(candidates, calls, fits)
+    return _first(candidates, calls, fits) or always
 
 
 def _first(

@@ -32,7 +32,7 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
     except ImportError as error:
         raise MissingPackage("the agent 'langgraph'", "langgraph") from error
     base_url, _, name = policy_url.partition("#")
-    key = SecretStr(os.environ.get("OPENAI_API_KEY", "none"))
+    key = SecretStr(os.environ.get("OPENAI_API_KEY") or "none")
     # An HTTP client of its own: ChatOpenAI would share one between event loops, and never close it.
     async with DefaultAsyncHttpxClient() as http, MCPAdapter(Client(mcp_url, timeout=STEP_TIMEOUT_S)) as adapter:
         model = ChatOpenAI(model=name or "policy", base_url=base_url, api_key=key, http_async_client=http)

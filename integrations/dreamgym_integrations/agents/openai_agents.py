@@ -24,10 +24,12 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
     except ImportError as error:
         raise MissingPackage("the agent 'openai_agents'", "openai-agents") from error
     base_url, _, name = policy_url.partition("#")
-    key = os.environ.get("OPENAI_API_KEY", "none")
+    key = os.environ.get("OPENAI_API_KEY") or "none"
     async with (
         AsyncOpenAI(base_url=base_url, api_key=key) as client,
-        MCPServerStreamableHttp({"url": mcp_url}, client_session_timeout_seconds=STEP_TIMEOUT_S) as server,
+        MCPServerStreamableHttp(
+            {"url": mcp_url, "sse_read_timeout": STEP_TIMEOUT_S}, client_session_timeout_seconds=STEP_TIMEOUT_S
+        ) as server,
     ):
         agent = Agent(
             name="agent",

@@ -31,15 +31,18 @@ SYSTEM = (
 async def play(task: str, mcp_url: str, policy_url: str) -> str:
     """Work on the task with the tools at `mcp_url`, asking the model at `policy_url`. Returns the final answer."""
     try:
+        import httpx2
         from mcp import Client
+        from mcp.client.streamable_http import streamable_http_client
         from openai import AsyncOpenAI
     except ImportError as error:
         raise MissingPackage("the agent 'react'", "client,openai") from error
     base_url, _, model = policy_url.partition("#")
-    key = os.environ.get("OPENAI_API_KEY", "none")
+    key = os.environ.get("OPENAI_API_KEY") or "none"
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]
     async with (
-        Client(mcp_url, read_timeout_seconds=STEP_TIMEOUT_S) as environment,
+        httpx2.AsyncClient(timeout=STEP_TIMEOUT_S) as http,  # that of the SDK gives up after five minutes
+        Client(streamable_http_client(mcp_url, http_client=http), read_timeout_seconds=STEP_TIMEOUT_S) as environment,
         AsyncOpenAI(base_url=base_url, api_key=key) as policy,
     ):
         listed = await environment.list_tools()

@@ -145,6 +145,7 @@ async def read_ask(request: Request) -> Ask:
     """Parse a request. Raises InvalidInput."""
     try:
         body = await request.json()
+        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()  # refuses half a surrogate and 1e999
     except (ValueError, RecursionError) as error:  # RecursionError: it is nested too deeply
         raise InvalidInput(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:

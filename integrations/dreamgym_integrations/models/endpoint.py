@@ -39,6 +39,8 @@ UNLIMITED_TOKENS = 4_096
 PROBE_TOKENS = 1_024
 THINKING_TOKENS = 8_192
 """Initial room for a model's thoughts. It is doubled when thoughts fill it, and halved when the endpoint refuses it."""
+BROKEN_OFF = frozenset({"error", "abort", "insufficient_system_resource"})
+"""Values of `finish_reason` if a server failed in mid-answer: OpenRouter's, vLLM's and SGLang's, DeepSeek's."""
 LEAST_THINKING_TOKENS, MOST_THINKING_TOKENS = 512, 65_536
 THOUGHTS = re.compile(r"\A\s*(?![{`\s])(.*?)</think>", flags=re.DOTALL)
 """Thoughts before an answer. If the chat template opens them, as DeepSeek's does, the text has only their end."""
@@ -185,7 +187,7 @@ def text_of(found: Any) -> str:
         content = "".join(text for text in texts if isinstance(text, str))
     if not hasattr(message, "content") or not isinstance(content, str | None):
         raise Unreadable(f"failed: expected a chat completion with a message, got {str(choices)[:200]!r}")
-    if getattr(choice, "finish_reason", None) == "error":  # OpenRouter's, if the provider fails in mid-answer
+    if getattr(choice, "finish_reason", None) in BROKEN_OFF:
         raise Unreadable(f"failed: expected a whole answer, got one that an error ended: {str(content)[:200]!r}")
     return content or ""
 

@@ -41,6 +41,8 @@ SHORTEST_WAIT_S = 0.001
 """Shortest wait; a shorter one is a rounding error."""
 MEASURED_S = 1_800.0
 """Number of last seconds whose throughput is used for predictions."""
+YEAR_2001 = 1e9
+"""A number from this on is no duration but a time in seconds since 1970."""
 TRUSTED_S = 1_000.0
 """A throughput that was measured for this long predicts better than what is known of the limits."""
 
@@ -357,9 +359,9 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def _duration_s(text: str) -> float | None:
-    """Seconds of a duration such as `6m0s`, `120ms` or `1.5`, or until a time in RFC 3339 format."""
+    """Seconds of a duration such as `6m0s`, `120ms` or `1.5`, or until a time in RFC 3339 format or of Unix."""
     if (seconds := _number(text)) is not None:
-        return seconds
+        return seconds if seconds < YEAR_2001 else max(0.0, seconds - time.time())
     if len(text) <= 32 and re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+", text):
         parts = re.findall(r"([\d.]+)(ms|[smhd])", text)
         return math.fsum(float(number) * _UNITS_S[unit] for number, unit in parts)

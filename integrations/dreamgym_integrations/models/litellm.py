@@ -8,6 +8,7 @@ hide the error.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from dreamgym_integrations.models.endpoint import (
     thinking_tokens,
     without_key,
 )
-from dreamgym_integrations.models.openai import BUSY
+from dreamgym_integrations.models.openai import BUSY, UNBILLED, unreachable, unsent
 from dreamgym_integrations.models.usage import usage_of
 
 LISTS = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
@@ -106,15 +107,14 @@ class LiteLLMModel:
         room = most_of(request)
         if "claude" in self.name:
             request = {**request, "messages": with_cache_marks(request["messages"])}
-        # errors of a provider that has not asked its model
-        unbilled = (litellm.AuthenticationError, litellm.BadRequestError, litellm.NotFoundError, litellm.RateLimitError)
         async with call_through(self.meter, room) as call:
             try:
-                found = await litellm.acompletion(
-                    model=self.name, timeout=REQUEST_S, drop_params=True, num_retries=0, max_retries=0, **request
-                )
+                async with asyncio.timeout(REQUEST_S):  # the client's own begins anew with each byte
+                    found = await litellm.acompletion(
+                        model=self.name, timeout=REQUEST_S, num_retries=0, max_retries=0, **request
+                    )
             except Exception as error:  # noqa: BLE001
-                call.is_free = isinstance(error, unbilled)
+                call.is_free = getattr(error, "status_code", None) in UNBILLED or unsent(error) is not None
                 raise self._sorted(error) from None
             if not getattr(found, "choices", None):
                 raise Unreadable("failed: it answered without a choice")
@@ -141,6 +141,8 @@ class LiteLLMModel:
         """The exception to raise for an error of litellm."""
         import litellm
 
+        if (failure := unsent(error)) is not None:
+            return Busy(unreachable(failure))
         reason, headers = self._reason(error), getattr(error, "litellm_response_headers", None) or {}
         if isinstance(error, litellm.ContentPolicyViolationError):
             return EnvironmentUnavailable(f"{self.name} {reason}")
@@ -148,7 +150,7 @@ class LiteLLMModel:
             return Refused(reason.removeprefix("failed: "))
         if isinstance(error, litellm.RateLimitError) and "insufficient_quota" not in str(error):
             return Busy(reason, is_limit=True, headers=headers)
-        if isinstance(error, litellm.Timeout):
+        if isinstance(error, (litellm.Timeout, TimeoutError)):
             return Busy(f"took longer than {REQUEST_S:.0f} s")
         if isinstance(error, (litellm.ServiceUnavailableError, litellm.BadGatewayError, litellm.APIConnectionError)):
             return Busy(reason, headers=headers)
@@ -162,7 +164,7 @@ class LiteLLMModel:
         """The kind of error, and its first line, in which every key of this process's environment is masked."""
         line = (str(error).splitlines() or [""])[0]
         for variable, value in os.environ.items():
-            if value and re.search(r"(?:^|_)(?:API_?KEY|TOKEN|SECRET|PASSWORD)(?:_|$)", variable):
+            if (value := value.strip()) and re.search(r"(?:^|_)(?:API_?KEY|TOKEN|SECRET|PASSWORD)(?:_|$)", variable):
                 line = without_key(line, value)
         return f"failed: {type(error).__name__}: {line[:500]}"
 

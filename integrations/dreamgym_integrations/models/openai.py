@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -58,25 +59,26 @@ def load(name: str) -> OpenAIModel:
     """The model for `http://host/v1[#model]`, `provider/model` or a bare name.
 
     Raises:
-        InvalidInput: the name is empty, the address is invalid or may contain a key, or the provider's key is not set.
+        InvalidInput: the name is empty, the address is invalid or may contain a key, or the provider's key is not set
+            or contains a character that no header can contain.
         MissingPackage: the openai client is not installed.
     """
     if not name:
         raise InvalidInput("expected a model: http://HOST:PORT/v1, openai/MODEL, or a bare name")
     if name.startswith(("http://", "https://")):
         base_url, _, model = name.partition("#")
-        _check(base_url, "OPENAI_API_KEY")
-        return OpenAIModel(base_url, model or None, _set("OPENAI_API_KEY"))
+        _check(base_url, "OPENAI_API_KEY", name)
+        return OpenAIModel(base_url, model or None, _key("OPENAI_API_KEY"))
     provider, _, model = name.partition("/")
     if provider not in BASE_URLS or not model:
         provider, model = "openai", name
     default, variable = BASE_URLS[provider]
     set_url = _set("OPENAI_BASE_URL" if provider == "openai" else f"{provider.upper()}_API_BASE")
-    key = _set(variable)
+    key = _key(variable)
     if key is None and set_url is None and provider in NEED_KEYS:
         raise InvalidInput(f"model {name!r} needs a key: set {variable}")
     if set_url is not None:
-        _check(set_url, variable)
+        _check(set_url, variable, set_url)
     return OpenAIModel(set_url or default, model, key)
 
 
@@ -85,21 +87,33 @@ def _set(variable: str) -> str | None:
     return os.environ.get(variable) or None
 
 
-def _check(address: str, key: str) -> None:
-    """Raise InvalidInput if this is not an address, or if it has a part that may be a secret, which is not shown."""
-    try:
+def _key(variable: str) -> str | None:
+    """The key in an environment variable, without blanks around it; None if there is none.
+
+    Raises:
+        InvalidInput: the key contains a character that no header can contain.
+    """
+    key = (_set(variable) or "").strip()  # a file that a container is given often ends with a line break
+    if not (key.isascii() and key.isprintable()):
+        raise InvalidInput(f"{variable}: expected a key of printable ASCII characters, got others: copy the key again")
+    return key or None
+
+
+def _check(address: str, key: str, given: str) -> None:
+    """Raise InvalidInput if this is not an address, or if it has a part that may be a secret, which is not shown.
+
+    `given` is what the user wrote: a `/` or `#` in a password ends the address before the `@`.
+    """
+    host, has_more = None, False
+    with suppress(ValueError):  # a bracket is not closed, or the port is not a number
         parts = urlsplit(address)
-    except ValueError as error:
-        raise InvalidInput(f"model {address!r} is not an address: {error}") from None
-    if "@" in parts.netloc or parts.query:
+        has_more = "@" in parts.netloc or bool(parts.query)
+        host, _ = parts.hostname, parts.port
+    if has_more or (not host and "@" in given):
         raise InvalidInput(
             "expected a model's address without a user, a password or a query (?…), since runs and stored steps "
             f"contain the address: put the key into {key}"
         )
-    try:
-        host, _ = parts.hostname, parts.port
-    except ValueError:  # the port is not a number
-        host = None
     if not host:
         raise InvalidInput(f"model {address!r} is not an address: expected http://HOST:PORT/v1")
 
@@ -208,12 +222,17 @@ class OpenAIModel:
 
         async with call_through(self.meter, most_of(request)) as call:
             try:
-                raw = await self._client.chat.completions.with_raw_response.create(model=self._model or "", **request)
+                async with asyncio.timeout(self._timeout_s):  # the client's own begins anew with each byte
+                    raw = await self._client.chat.completions.with_raw_response.create(
+                        model=self._model or "", **request
+                    )
+            except TimeoutError:
+                raise Busy(self._too_slow) from None
             except openai.APIStatusError as error:
                 call.is_free = error.status_code in UNBILLED
                 raise self._sorted(error) from None
             except openai.APIConnectionError as error:  # includes timeouts
-                call.is_free = _never_arrived(error)
+                call.is_free = unsent(error) is not None
                 raise Busy(self._reason(error)) from None
             except (openai.OpenAIError, ValueError) as error:
                 raise Unreadable(self._reason(error)) from None
@@ -259,7 +278,8 @@ class OpenAIModel:
         except (AttributeError, ValueError):  # the client takes a text that is not JSON for a list of models
             reason = self._unreadable("a list of models", raw.text, raw.headers)
             raise EnvironmentUnavailable(f"{self.name} {reason}") from None
-        return [model.id async for model in page]
+        found = [getattr(model, "id", None) async for model in page]  # some servers list names, or objects without id
+        return [name for name in found if isinstance(name, str)]
 
     def _completion(self, found: ChatCompletion) -> Completion:
         text, choice = text_of(found), found.choices[0]
@@ -280,12 +300,16 @@ class OpenAIModel:
         import openai
 
         if isinstance(error, openai.APITimeoutError):
-            return f"took longer than {self._timeout_s:.0f} s"
+            return self._too_slow
         if isinstance(error, openai.APIConnectionError):
-            return "cannot be reached: is the server running?"
+            return unreachable(unsent(error))
         reason = f"failed: {self._without_key(str(error))[:500]}"
         is_lost = isinstance(error, openai.NotFoundError)
         return f"{reason}: check the name of the model, and {ADDRESS}" if is_lost else reason
+
+    @property
+    def _too_slow(self) -> str:
+        return f"took longer than {self._timeout_s:.0f} s"
 
     def _unreadable(self, wanted: str, answer: str, headers: Mapping[str, str]) -> str:
         """The part of an error message after the model's name, for an answer that is something else than wanted."""
@@ -300,6 +324,15 @@ class OpenAIModel:
         return without_key(text, self._key) if self._key else text
 
 
-def _never_arrived(error: openai.APIConnectionError) -> bool:
-    """True if the request was not sent. If the connection broke later, the server may have answered."""
-    return type(error.__cause__).__name__ == "ConnectError"  # httpx's, or httpx2's from openai 3 on
+def unsent(error: BaseException) -> BaseException | None:
+    """The failure to connect behind an error; None if there is none, so that the server may have answered."""
+    below: BaseException | None = error
+    while below is not None and type(below).__name__ != "ConnectError":  # httpx's, or httpx2's from openai 3 on
+        below = below.__cause__ or (None if below.__suppress_context__ else below.__context__)
+    return below
+
+
+def unreachable(failure: BaseException | None) -> str:
+    """The part of an error message after the model's name, with the failure to connect if that is known."""
+    told = "" if failure is None else f" ({str(failure)[:200]})"  # such as an unknown name, or a certificate
+    return f"cannot be reached: is the server running?{told}"

@@ -29,7 +29,7 @@ from dreamgym_integrations.environments.alfworld.players import behaviours, info
 from dreamgym_integrations.environments.alfworld.reader import AlfworldReader
 from dreamgym_integrations.environments.alfworld.wording import REFUSAL
 from dreamgym_integrations.environments.alfworld.workers import WorkerEpisode, Workers, workers
-from dreamgym_integrations.environments.base import act_tool, checked, command_of
+from dreamgym_integrations.environments.base import act_tool, check_goal, checked, command_of
 
 COMMANDS = (
     "go to PLACE, open PLACE, close PLACE, take OBJECT from PLACE, move OBJECT to PLACE, use LAMP, "
@@ -120,8 +120,13 @@ class Alfworld:
         return await self.workers.plan(problem) if self.needs_packages else informed_plan(problem, task.instruction)
 
     def episode(self, task: Task) -> WorkerEpisode | OwnEpisode:
-        """A new episode of the task's game, played by the engine of the options."""
-        problem = self.games.problem(game_of(task))
+        """A new episode of the task's game, played by the engine of the options.
+
+        Raises InvalidInput for a task that names no game, or that asks for something else than its game.
+        """
+        game = game_of(task)
+        check_goal(task, self.games.instruction(game))
+        problem = self.games.problem(game)
         return WorkerEpisode(self.workers, problem) if self.needs_packages else OwnEpisode(problem)
 
     def create(self) -> Environment:
@@ -180,7 +185,7 @@ def seen(answer: JsonObject) -> StepResult:
 
 
 def game_of(task: Task) -> str:
-    """Name of a task's game. Raises InvalidInput if there is none, or if the task's goal is not that of its game."""
+    """Name of a task's game. Raises InvalidInput if there is none, or if the task has a check of its own."""
     if task.metadata.get("success") is not None:
         raise InvalidInput(
             f"task {task.id!r} has a goal of its own (metadata.success), which ALFWorld cannot check: "

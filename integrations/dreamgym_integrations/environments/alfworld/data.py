@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
 
@@ -145,7 +145,9 @@ class Games:
         rows = packed_files(root)
         found = rows or official_files(root, incomplete)
         if not found:
-            raise InvalidInput(f"{data}: expected a folder json_2.1.1, or train.jsonl.xz, found neither: {DOWNLOAD}")
+            trials = "trials such as train/TASK/TRIAL/traj_data.json"
+            wanted = trials if root.name == "json_2.1.1" else "a folder json_2.1.1"
+            raise InvalidInput(f"{root}: expected {wanted}, or train.jsonl.xz, found neither: {DOWNLOAD}")
         self._index = cache / f"games-{_digest(found)}.sqlite"
         if not self._index.exists():
             by_source = not rows or any(source in (*SPLITS["dev"], *SPLITS["test"]) for source, _ in found)
@@ -163,12 +165,20 @@ class Games:
 
     def problem(self, game: str) -> str:
         """The PDDL problem of a game. Raises UnknownName."""
+        return zlib.decompress(self._of(game, "problem")).decode()
+
+    def instruction(self, game: str) -> str:
+        """The instruction of a game's task. Raises UnknownName."""
+        return Task.model_validate_json(self._of(game, "task")).instruction
+
+    def _of(self, game: str, column: Literal["problem", "task"]) -> bytes:
         with closing(self._open()) as index:
-            row = index.execute("SELECT problem FROM game WHERE name = ?", (game,)).fetchone()
+            row = index.execute(f"SELECT {column} FROM game WHERE name = ?", (game,)).fetchone()
             if row is None:
                 some = [name for (name,) in index.execute("SELECT name FROM game ORDER BY place LIMIT 5")]
                 raise UnknownName("game of ALFWorld", game, some, f"these are a few of those in {self._data}")
-        return zlib.decompress(row[0]).decode()
+        content: bytes = row[0]
+        return content
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(f"{self._index.resolve().as_uri()}?mode=ro", uri=True)
@@ -209,7 +219,8 @@ def official_files(root: Path, incomplete: bool) -> list[tuple[str, Path]]:
     for source in [source for split in SPLITS.values() for source in split]:
         for folder, folders, files in os.walk(root / source):
             folders.sort()
-            if "traj_data.json" not in files or "movable" in folder or "Sliced" in folder:
+            trial = folder.removeprefix(str(root))  # a folder above, such as /media/removable, says nothing of the game
+            if "traj_data.json" not in files or "movable" in trial or "Sliced" in trial:
                 continue
             if "game.tw-pddl" in files:
                 found.append((source, Path(folder, "traj_data.json")))

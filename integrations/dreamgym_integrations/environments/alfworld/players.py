@@ -17,6 +17,7 @@ from random import Random
 from dreamgym.environment import Behaviour, Environment
 from dreamgym.errors import InvalidInput
 from dreamgym.types import StepResult, Task
+from dreamgym_integrations.environments.alfworld.data import GOALS
 from dreamgym_integrations.environments.alfworld.own_engine import HouseholdGame, HouseholdPlay
 from dreamgym_integrations.environments.alfworld.wording import REFUSAL
 from dreamgym_integrations.environments.base import act, graded, mixed, task_of
@@ -29,12 +30,15 @@ IMPOSSIBLE_SHARE = 0.25
 PLAN_STEPS = 50
 """A plan stops after this many commands, even if the goal is not reached."""
 LONGEST_INSTRUCTION = 1_000
-"""The patterns of tasks take quadratic time; a task of ALFWorld has less than 100 characters."""
+"""A task of ALFWorld has less than 100 characters."""
 APPLIANCES = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}
 
-_CHANGES = {"hot": "heat", "cool": "cool", "clean": "clean", "heat": "heat"}
-_LOOK = re.compile(r"(?:look at|examine the) (\w+) (?:under|with) the (\w+)")
-_PUT = re.compile(r"(?:put|find|clean|heat|cool) .*?(\w+)(?: and put (?:it|them))? (?:in|on) (\w+)\.?$")
+_NAME = r"(\w+)"
+_WORDINGS = [
+    (task_type, re.compile(re.sub(" (in|on) ", " (?:in|on) ", wording).format(obj=_NAME, recep=_NAME, toggle=_NAME)))
+    for task_type, wordings in GOALS.items()
+    for wording in wordings
+]
 _THING = re.compile(r"\ba ([a-z]+ \d+)")
 
 
@@ -42,19 +46,18 @@ class HouseholdGoal:
     """A task in the original's wording, parsed."""
 
     def __init__(self, instruction: str) -> None:
-        text = instruction.strip().lower()
+        text = instruction.strip().lower().rpartition("your task is to: ")[2].rstrip(".")
         if len(text) > LONGEST_INSTRUCTION:
             raise InvalidInput(f"expected a task of at most {LONGEST_INSTRUCTION} characters, got {len(text)}")
-        look, put = _LOOK.search(text), _PUT.search(text)
-        if look is None and put is None:
+        # the whole text, since "do not put a mug in desk" and "put a cup and a mug in desk" ask for something else
+        matches = ((task_type, pattern.fullmatch(text)) for task_type, pattern in _WORDINGS)
+        task_type, found = next((match for match in matches if match[1]), ("", None))
+        if found is None:
             raise InvalidInput(f"expected a task in ALFWorld's wording, got {instruction!r}")
-        found = look or put
-        assert found is not None
         self.thing, self.place = found[1], found[2]
-        self.is_look = look is not None
-        self.count = 2 if " two " in text else 1
-        changes = [change for word, change in _CHANGES.items() if look is None and re.search(rf"\b{word}\b", text)]
-        self.change = changes[0] if changes else None
+        self.is_look = task_type == "look_at_obj_in_light"
+        self.count = 2 if "_two_" in task_type else 1
+        self.change = next((change for change in APPLIANCES if f"_{change}_" in task_type), None)
 
 
 class HouseholdPlayer:

@@ -311,7 +311,8 @@ def _thing_words(answer: JsonObject) -> str:
 
 def _as_listed(names: JsonValue) -> list[str]:
     """Names in the order of the game's texts: by kind, then by number from high to low."""
-    return sorted(_texts(names), key=lambda name: (name.partition(" ")[0], -int(name.partition(" ")[2])))
+    by_number = sorted(_texts(names), key=natural, reverse=True)
+    return sorted(by_number, key=lambda name: name.partition(" ")[0])
 
 
 def _names(text: str) -> list[JsonValue]:

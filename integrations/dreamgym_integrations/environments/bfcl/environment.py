@@ -36,6 +36,7 @@ class BfclEnvironment:
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the conversation with the id `task.metadata["conversation"]`."""
+        self._playing = None
         name = task.metadata.get("conversation")
         conversation = self._suite.conversations.get(name) if isinstance(name, str) else None
         if conversation is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlparse
 
 from dreamgym.errors import InvalidInput
@@ -44,7 +44,7 @@ class Checks:
 
     @classmethod
     def of(cls, evaluation: JsonObject) -> Checks:
-        """Parse a task's `eval`. Raises InvalidInput for an unknown kind of check."""
+        """Parse a task's `eval`. Raises InvalidInput for an unknown kind of check, or one that compares nothing."""
         types = evaluation.get("eval_types")
         if not isinstance(types, list) or not types or not set(map(str, types)) <= set(TYPES):
             raise InvalidInput(f"eval.eval_types: expected some of {', '.join(TYPES)}, got {types!r}")
@@ -53,8 +53,19 @@ class Checks:
             raise InvalidInput("eval: expected an object as reference_answers and a list as program_html")
         if (note := evaluation.get("url_note")) and note != "GOLD in PRED":
             raise InvalidInput(f"eval.url_note: expected 'GOLD in PRED', got {note!r}")
-        rows = [cast("JsonObject", target) for target in targets]
-        return cls([str(kind) for kind in types], answers, str(evaluation.get("reference_url") or ""), rows)
+        rows = [target for target in targets if isinstance(target, dict) and target.get("required_contents")]
+        if len(rows) < len(targets):
+            raise InvalidInput("eval.program_html: expected objects with required_contents")
+        url = str(evaluation.get("reference_url") or "")
+        compared = {
+            "string_match": ("reference_answers", answers),
+            "url_match": ("reference_url", url),
+            "program_html": ("program_html", rows),
+        }
+        for field, value in (compared[str(kind)] for kind in types):
+            if not value:  # every answer would be a success
+                raise InvalidInput(f"eval.{field}: expected what the answer is compared with, got {value!r}")
+        return cls([str(kind) for kind in types], answers, url, rows)
 
     def verdict(self, answer: str, page: Any, helpers: Mapping[str, Helper]) -> CheckResult:
         """The result of all checks. `page` is Playwright's; a check of another page opens it in a tab of its own."""

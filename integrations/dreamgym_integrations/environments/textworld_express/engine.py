@@ -166,8 +166,10 @@ class GameEnvironment:
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the world with the seed `task.metadata["seed"]`."""
         world = task.metadata.get("seed")
-        if not isinstance(world, int):
-            raise InvalidInput(f"task {task.id!r}: expected a whole number in metadata.seed, got {world!r}")
+        if not isinstance(world, int) or isinstance(world, bool) or not -(2**31) <= world < 2**31:
+            raise InvalidInput(
+                f"task {task.id!r}: expected a whole number in metadata.seed, of at most 32 bits, got {world!r}"
+            )
         self._playing = False
         answer = await asyncio.to_thread(self._call, "generateNewGameJSON", world, "train", False)
         check_goal(task, await asyncio.to_thread(self._description))

@@ -91,12 +91,22 @@ class WebShopEnvironment:
         self._visit: ShopVisit | None = None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start a visit for the goal with the number `task.metadata["goal"]`."""
+        """Start a visit for the goal with the number `task.metadata["goal"]`.
+
+        Raises InvalidInput if there is no such goal, or if it is not the wish of the task.
+        """
+        self._visit = None
         number = task.metadata.get("goal")
         if not isinstance(number, int) or not 0 <= number < len(self._shop.goals):
             raise InvalidInput(f"task {task.id!r}: expected a goal below {len(self._shop.goals)}, got {number!r}")
-        check_goal(task, self._shop.goals[number].instruction)
-        self._visit = ShopVisit(self._shop, self._shop.goals[number], show_attributes=self._show_attributes)
+        goal = self._shop.goals[number]
+        check_goal(task, goal.instruction)
+        if task.instruction.split() != goal.instruction.split():
+            raise InvalidInput(
+                f"task {task.id!r}: expected the wish {goal.instruction.strip()!r}, which is goal {number} of this "
+                f"catalogue, got {task.instruction!r}: play with the catalogue and the seed that the task was made with"
+            )
+        self._visit = ShopVisit(self._shop, goal, show_attributes=self._show_attributes)
         return self._result(self._visit)
 
     async def step(self, action: ToolCall) -> StepResult:

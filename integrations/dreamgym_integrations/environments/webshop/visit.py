@@ -89,7 +89,8 @@ class ShopVisit:
         elif element in options:
             self._options[options[element]] = element
         else:
-            self._open, self._product, self._options = "item", self._shop.products[element.upper()], {}
+            product = next(one for one in self._shown if one.asin.lower() == element)
+            self._open, self._product, self._options = "item", product, {}
         return True
 
     def elements(self) -> list[str]:

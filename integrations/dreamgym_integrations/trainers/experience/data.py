@@ -14,7 +14,7 @@ from pathlib import Path
 
 from datasets import Dataset, disable_progress_bars
 from pydantic import Field
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from dreamgym.dream.model import Part
@@ -116,7 +116,7 @@ def prepare(
         if out.exists():
             raise InvalidInput(f"{out} exists already: name another folder with --out, or delete it")
         if resume and (work / PREPARED_FILE).is_file():
-            return _resumed(work, settings)
+            return _resumed(work, settings, spec.name)
         if work.exists() and not resume:
             raise InvalidInput(f"{work} holds an unfinished fit: continue it with --resume, or delete it")
         known, held_out = split(recorded, settings.held_out, settings.seed)
@@ -131,8 +131,10 @@ def prepare(
     return of_first(Processes(), begin)
 
 
-def _resumed(work: Path, settings: FitSettings) -> PreparedFit:
+def _resumed(work: Path, settings: FitSettings, env: str) -> PreparedFit:
     prepared = PreparedFit.model_validate_json((work / PREPARED_FILE).read_text(encoding="utf-8"))
+    if prepared.env != env:
+        raise InvalidInput(f"{work} was begun for environment {prepared.env!r}, not {env!r}: give another --out")
     before, now = prepared.settings.model_dump(mode="json"), settings.model_dump(mode="json")
     if changed := [f"{name} was {before[name]}" for name in before if before[name] != now[name]]:
         raise InvalidInput(f"{work} was begun with other settings: {', '.join(changed)}; resume with those")
@@ -150,7 +152,6 @@ def _prepared(
 ) -> PreparedFit:
     started = time.monotonic()
     base = work / "base" if settings.base == TINY else _base(settings.base)
-    progress = TimeLeft(say, "calls prepared")
 
     async def made() -> tuple[list[Example], list[Example]]:
         buffer = MemoryBuffer(encoder)
@@ -163,9 +164,9 @@ def _prepared(
                 demonstrations=settings.demonstrations,
                 without=frozenset(settings.without),
                 seed=settings.seed,
-                on_progress=progress.tell,
+                on_progress=TimeLeft(say, what).tell,
             )
-            for trajectories in (known, held_out)
+            for trajectories, what in ((known, "calls prepared"), (held_out, "held-out calls prepared"))
         )
         return [one async for one in learned], [one async for one in tested]
 
@@ -187,6 +188,13 @@ def _prepared(
             f"{settings.max_tokens} tokens, found {len(train)} and {len(test)}: {too_long} rows are longer, the "
             f"longest has {longest} tokens; raise --max-tokens, or record more episodes"
         )
+    longest = max(one.tokens for one in (*train, *test))
+    room = getattr(AutoConfig.from_pretrained(base, local_files_only=True), "max_position_embeddings", None)
+    if room is not None and longest > room:
+        raise InvalidInput(
+            f"--base {settings.base}: it reads at most {room} tokens, and the longest row has {longest}: give "
+            f"--max-tokens {room}, which leaves longer rows out"
+        )
     Dataset.from_list([one.model_dump() for one in train]).save_to_disk(str(work / "rows" / "train"))
     # few enough that all measurements cost a quarter of the training: a forward pass is a third of a row's update
     measured = min(HELD_OUT_ROWS, max(16, settings.steps * settings.batch * 3 // (4 * EVALUATIONS)))
@@ -203,7 +211,7 @@ def _prepared(
         too_long=too_long,
         contradicted=len(contradicted(spec, known)),
         tokens=sum(one.tokens for one in train),
-        longest=max(one.tokens for one in (*train, *test)),
+        longest=longest,
         longest_answer=max(
             len(answer_ids(tokenizer, example))
             for example, one in zip(learned, rows, strict=True)

@@ -5,6 +5,7 @@ Training starts from the quantised values; the precision that quantisation lost 
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 from dreamgym.errors import InvalidInput, MissingPackage
@@ -39,11 +40,16 @@ def _write(file: Path, folder: Path) -> None:
         raise MissingPackage("a .gguf file as --base", "train") from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.bfloat16, local_files_only=True
+        model, found = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.bfloat16, local_files_only=True, output_loading_info=True
         )
-    except (ValueError, KeyError, NotImplementedError) as error:
+    except (ValueError, KeyError, NotImplementedError, struct.error) as error:  # struct.error: the file is cut off
         raise InvalidInput(f"--base: transformers cannot read {file}: {error}") from error
+    if lacking := sorted(map(str, found["missing_keys"])):  # transformers has drawn them at random
+        raise InvalidInput(
+            f"--base: {file} lacks {len(lacking)} weights of its model, such as {lacking[0]}: join the files of a "
+            "split model first (`llama-gguf-split --merge`), or download the file again"
+        )
     # transformers 5.23 refuses to save a de-quantised model that has these attributes
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):

@@ -101,7 +101,7 @@ def _config(work: Path, settings: FitSettings) -> SFTConfig:
     every = max(1, settings.steps // EVALUATIONS)
     return SFTConfig(
         **base_options(
-            work / "checkpoints",
+            work.resolve() / "checkpoints",  # transformers keeps this path of the best one, also for a resumed fit
             steps=settings.steps,
             learning_rate=settings.learning_rate,
             seed=settings.seed,

@@ -32,8 +32,17 @@ LIMIT_S = 3_600.0
 """Seconds after which an agent is stopped."""
 FAILED = frozenset({StopReason.ERROR, StopReason.CLOSED})
 """Stop reasons of episodes whose reward is unknown."""
-UNAVAILABLE = ("The environment is currently unavailable", "The environment did not answer")
-"""Beginnings of a server's answer to a call that failed. The error of an agent that crashes over it quotes it."""
+UNAVAILABLE = (
+    "The environment is currently unavailable",
+    "The environment did not answer",
+    "Server returned an error response",
+    "Unexpected content type",
+    "Connection closed",
+)
+"""Beginnings of a server's answer to a call that failed, and what the MCP SDK says of an error status, a page of a
+proxy or a lost connection. The error of an agent that crashes over it quotes it."""
+NETWORK = frozenset({"aiohttp", "httpcore", "httpcore2", "httpx", "httpx2"})
+"""Packages whose exceptions are failures of the network."""
 
 
 class AgentFailed(Exception):
@@ -146,8 +155,7 @@ class AgentPlayer:
         finally:
             await stop(playing)
         if failure is None:
-            answer: object = playing.result()
-            return await control.finish(self._env, started.episode, answer="" if answer is None else str(answer))
+            return await control.finish(self._env, started.episode, answer=playing.result())
         state = await control.read(self._env, started.episode)
         if state.stop_reason is not None:
             return state  # whatever an agent does after the end of its episode does not change the episode
@@ -186,7 +194,9 @@ def _caused_by_policy(crash: BaseException, session: PolicySession) -> bool:
     if session.conversations.last is None or session.failed:
         return False
     return not any(
-        isinstance(error, OSError | DreamGymError) or any(text in str(error) for text in UNAVAILABLE)
+        isinstance(error, OSError | DreamGymError)
+        or type(error).__module__.partition(".")[0] in NETWORK
+        or any(text in str(error) for text in UNAVAILABLE)
         for error in _with_causes(crash)
     )
 

@@ -59,7 +59,7 @@ def of_practice(base: Path, settings: Settings, *, processes: int = 1) -> Memory
     On a CPU it was 0.84 to 1.11 times the measured peak: 19 million weights, 4 and 32 episodes of 230 tokens, with and
     without gradient_checkpointing, accumulate and lora. On a GPU it is not measured.
 
-    Returns None for a pointer policy, which is small.
+    Returns None for a pointer policy, which is small, and for a model whose config does not tell its sizes.
     """
     config = AutoConfig.from_pretrained(base)
     passes = settings.accumulate * (settings.ppo.mini_batches if settings.algorithm == "ppo" else 1)
@@ -69,7 +69,7 @@ def of_practice(base: Path, settings: Settings, *, processes: int = 1) -> Memory
 
 
 def of_imitation(base: Path, settings: Settings, *, tokens: int) -> Memory | None:
-    """The estimate for SFT from the checkpoint in `base`. None for a pointer policy, which is small.
+    """The estimate for SFT from the checkpoint in `base`. None in the same cases as of practice.
 
     Args:
         base: the checkpoint folder.
@@ -87,16 +87,21 @@ def _estimate(config: Any, settings: Settings, *, learned: int, sampled: int) ->
     if isinstance(config, PointerConfig):
         return None
     shape = config.get_text_config()
+    heads = getattr(shape, "num_attention_heads", None)
+    heads_known = getattr(shape, "num_key_value_heads", None) or heads
+    wide = getattr(shape, "intermediate_size", None) or 4 * shape.hidden_size
+    if not all(isinstance(size, int) for size in (heads, heads_known, wide)):  # no attention, or another in each layer
+        return None
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     weights = model.num_parameters()
     linear = [one for name, one in model.named_modules() if isinstance(one, torch.nn.Linear) and name != "lm_head"]
     trained = settings.lora * sum(sum(one.weight.shape) for one in linear) if settings.lora else weights
     size = 2 if settings.bf16 else 4
-    width = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    known = 2 * shape.num_hidden_layers * width * (shape.num_key_value_heads or shape.num_attention_heads)
+    width = getattr(shape, "head_dim", None) or shape.hidden_size // heads
+    known = 2 * shape.num_hidden_layers * width * heads_known
     hidden, gated = (WIDE + ADAPTED[0], GATED + ADAPTED[1]) if settings.lora else (WIDE, GATED)
-    kept = hidden * shape.hidden_size + gated * shape.intermediate_size
+    kept = hidden * shape.hidden_size + gated * wide
     layers = 1 if settings.gradient_checkpointing else shape.num_hidden_layers
     held = shape.num_hidden_layers * shape.hidden_size if settings.gradient_checkpointing else 0
     return Memory(

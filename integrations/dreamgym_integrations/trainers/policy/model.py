@@ -367,8 +367,15 @@ def turn_limit(config: Any) -> int:
 
 
 def episode_limit(config: Any) -> int:
-    """The most tokens of an episode, from a checkpoint's config."""
-    return int(getattr(config, "max_episode_tokens", EPISODE_TOKENS))
+    """The most tokens of an episode, from a checkpoint's config.
+
+    A model that looks its positions up in a table, such as GPT-2, leaves room for an answer within them.
+    """
+    limit, shape = int(getattr(config, "max_episode_tokens", EPISODE_TOKENS)), config.get_text_config()
+    positions = getattr(shape, "max_position_embeddings", None)
+    if positions is None or getattr(shape, "rope_parameters", None) is not None:
+        return limit
+    return min(limit, int(positions) - turn_limit(config))
 
 
 def _codec(config: Any, tokenizer: Any) -> PolicyCodec:

@@ -28,11 +28,11 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.files import write_whole
 from dreamgym.training.early_stop import Seen
 from dreamgym.training.practice import Practice, Settings
-from dreamgym.training.rollout import EPISODE_TOKENS, Generation, Player, Policy, Segment
+from dreamgym.training.rollout import Generation, Player, Policy, Segment
 from dreamgym.types import JsonObject
 from dreamgym_integrations.trainers.common.checkpoints import checkpoints, step_of
 from dreamgym_integrations.trainers.policy.grpo import check_alive, scored_rows
-from dreamgym_integrations.trainers.policy.model import ChatCodec, PolicyCodec, turn_limit
+from dreamgym_integrations.trainers.policy.model import ChatCodec, PolicyCodec, episode_limit, turn_limit
 from dreamgym_integrations.trainers.policy.rounds import Round, RoundsOnDemand
 from dreamgym_integrations.trainers.policy.run_folder import (
     begin,
@@ -146,9 +146,9 @@ def train_at_tinker(
     practice.curriculum.restore(curriculum)
     name, state = _start(base if checkpoint is None else checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(name)
-    longest = settings.turn_tokens or turn_limit(AutoConfig.from_pretrained(name))
-    codec = ChatCodec(tokenizer, max_tokens=settings.episode_tokens or EPISODE_TOKENS)
-    policy = TinkerPolicy(tokenizer, longest, url)
+    config = AutoConfig.from_pretrained(name)
+    codec = ChatCodec(tokenizer, max_tokens=settings.episode_tokens or episode_limit(config))
+    policy = TinkerPolicy(tokenizer, settings.turn_tokens or turn_limit(config), url)
     rounds = RoundsOnDemand(practice, player(policy, codec), portal)
 
     def look(update: int) -> Seen:
@@ -161,7 +161,7 @@ def train_at_tinker(
     policy.sampler = weights.sampler()
     stop = done == 0 and look(0).stop
     for update in range(done, settings.steps):
-        if stop or practice.spent:
+        if stop or (update and practice.spent):
             break
         began = time.monotonic()
         played = rounds.take(update)

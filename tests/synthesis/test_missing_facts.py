@@ -1,0 +1,49 @@
+"""Facts that refusals reveal: only about lists that no call changes."""
+
+import random
+
+from dreamgym.state import StateSchema
+from dreamgym.synthesis.objects import ObjectCall, learn_rules, missing_facts
+from dreamgym.types import JsonObject
+
+SCHEMA = StateSchema.model_validate(
+    {"rooms": {"key": "room", "fields": {"room": "string", "shut": "array"}, "complete": False}, "at": "string?"}
+)
+ROOMS = [f"room {number}" for number in range(6)]
+
+
+def recordings(*, has_bolts: bool) -> list[ObjectCall]:
+    """Walks through houses. From each room, the ways to the rooms in `shut` are refused, and so are some others.
+
+    With bolts, the call `bolt` shuts a way that is drawn at random.
+    """
+    draw, calls = random.Random(1), list[ObjectCall]()
+    for house in range(30):
+        at, shut = ROOMS[0], {room: draw.sample(ROOMS, draw.randint(0, 1)) for room in ROOMS}
+
+        def state(at: str, shut: dict[str, list[str]]) -> JsonObject:
+            return {"rooms": {room: {"room": room, "shut": [*shut[room]]} for room in ROOMS}, "at": at}
+
+        for _ in range(12):
+            before, room = state(at, shut), draw.choice(ROOMS)
+            is_bolt = has_bolts and draw.random() < 0.4
+            is_refused = not is_bolt and (room in shut[at] or draw.random() < 0.1)
+            if is_bolt:
+                shut = {**shut, room: sorted({*shut[room], draw.choice(ROOMS)})}
+            elif not is_refused:
+                at = room
+            after = state(at, shut)
+            answer: JsonObject | None = None if is_refused else {"room": room}
+            tool, words = "bolt" if is_bolt else "enter", "no" if is_refused else "ok"
+            calls.append(ObjectCall(str(house), tool, {"room": room}, before, after, answer, is_refused, words))
+    return calls
+
+
+def test_a_refusal_that_the_rules_do_not_explain_shows_an_item_of_a_list_that_no_call_changes() -> None:
+    calls = recordings(has_bolts=False)
+    assert len(list(missing_facts(calls, learn_rules(calls, SCHEMA), SCHEMA))) > 10
+
+
+def test_a_refusal_shows_no_item_of_a_list_that_a_call_changed_even_if_no_rule_explains_how() -> None:
+    calls = recordings(has_bolts=True)
+    assert list(missing_facts(calls, learn_rules(calls, SCHEMA), SCHEMA)) == []
