@@ -51,14 +51,12 @@ class Bound(Frozen):
         return self.at_mean.lost >= self.largest_return
 
 
-def bound(
-    calls: Sequence[Compared], *, gamma: float, divergence: float = 0.0, max_reward: float = 1.0, seed: int = 0
-) -> Bound:
+def bound(calls: Sequence[Compared], *, gamma: float, divergence: float = 0.0, max_reward: float = 1.0) -> Bound:
     """Measure the errors on compared calls, and put them into the bound."""
     clusters = [call.trajectory for call in calls]
-    scaled = clustered([reward_error(call, max_reward) for call in calls], clusters, seed=seed)
+    scaled = clustered([reward_error(call, max_reward) for call in calls], clusters)
     reward = scaled.model_copy(update={name: getattr(scaled, name) * max_reward for name in ("mean", "low", "high")})
-    transition = clustered([float(not is_outcome(call)) for call in calls], clusters, seed=seed)
+    transition = clustered([float(not is_outcome(call)) for call in calls], clusters)
 
     def terms_at(eps_reward: float, eps_transition: float) -> Terms:
         return terms(eps_reward, eps_transition, gamma=gamma, divergence=divergence, max_reward=max_reward)

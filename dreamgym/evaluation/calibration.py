@@ -70,12 +70,12 @@ def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) ->
     given = [calibration.confidence(call.features) for call in others]
     right, owners = [call.is_right for call in others], [call.trajectory for call in others]
     base = sum(call.is_right for call in ours) / len(ours)
-    bins = _bins(given, right, owners, seed)
+    bins = _bins(given, right, owners)
     return Calibrated(
         fitted_on=len(ours),
         measured_on=len(others),
-        right=clustered(right, owners, seed=seed),
-        brier=clustered([(p - y) ** 2 for p, y in zip(given, right, strict=True)], owners, seed=seed),
+        right=clustered(right, owners),
+        brier=clustered([(p - y) ** 2 for p, y in zip(given, right, strict=True)], owners),
         brier_of_base_rate=sum((base - y) ** 2 for y in right) / len(right),
         ece=sum(abs(one.confidence - one.right.mean) * one.right.n for one in bins) / len(right),
         auroc=auroc(given, right),
@@ -83,7 +83,7 @@ def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) ->
     )
 
 
-def _bins(given: Sequence[float], right: Sequence[bool], owners: Sequence[str], seed: int) -> tuple[Bin, ...]:
+def _bins(given: Sequence[float], right: Sequence[bool], owners: Sequence[str]) -> tuple[Bin, ...]:
     """The bins that are not empty, from low to high. `owners` are the trajectories of the predictions."""
     found: dict[int, list[tuple[float, bool, str]]] = {}
     for p, y, owner in sorted(zip(given, right, owners, strict=True)):
@@ -91,7 +91,7 @@ def _bins(given: Sequence[float], right: Sequence[bool], owners: Sequence[str], 
     return tuple(
         Bin(
             confidence=sum(p for p, _, _ in some) / len(some),
-            right=clustered([y for _, y, _ in some], [owner for _, _, owner in some], seed=seed),
+            right=clustered([y for _, y, _ in some], [owner for _, _, owner in some]),
         )
         for some in found.values()
     )

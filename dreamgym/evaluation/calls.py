@@ -114,7 +114,7 @@ class Agreement(Frozen):
 def agreement(calls: Sequence[Compared]) -> Agreement:
     """The agreement over some calls; states are not compared.
 
-    The intervals are a bootstrap over trajectories, see `clustered`.
+    The intervals hold for other trajectories, see `clustered`.
     """
     with_schema = [call for call in calls if call.has_schema]
     return Agreement(
@@ -136,7 +136,7 @@ def by_tool(
 
 
 def share(calls: Sequence[Compared], score: Callable[[Compared], float]) -> Rate:
-    """The mean score of the calls, or the share for which something holds, with a bootstrap over trajectories."""
+    """The mean score of the calls, or the share for which something holds, for other trajectories."""
     return clustered([float(score(call)) for call in calls], [call.trajectory for call in calls])
 
 

@@ -199,7 +199,7 @@ async def closed_loop(
         unknown_to_players=len(tasks) - len(known),
         undecided=len({out.task for _, out in played} - decided),
         players=results,
-        replay=replay_of(counted, seed=seed),
+        replay=replay_of(counted),
         correlation=rank_correlation(
             [[one.dream for one in result.outcomes] for result in results],
             [[one.real for one in result.outcomes] for result in results],
@@ -230,12 +230,12 @@ def _result(player: ScriptedPlayer, played: Sequence[Played], *, seed: int) -> P
         dream_unanswered=sum(not is_answered(bout.dream) for bout, _ in played),
         real_unanswered=sum(not is_answered(bout.real) for bout, _ in played),
         tiers=dict(Counter(step.provenance.tier.value for bout, _ in played for step in answered_steps(bout.dream))),
-        replay=replay_of(played, seed=seed),
+        replay=replay_of(played),
         outcomes=outcomes,
     )
 
 
-def replay_of(played: Sequence[Played], *, seed: int) -> Replay:
+def replay_of(played: Sequence[Played]) -> Replay:
     """Compare the dreamed calls of some bouts with reality; intervals are over tasks, which all players share."""
     steps = [bout.steps() for bout, _ in played]
     both = [one if one.dream is not None and one.replayed is not None else None for _, one in played]
@@ -243,7 +243,7 @@ def replay_of(played: Sequence[Played], *, seed: int) -> Replay:
     def over_tasks(values: Sequence[Sequence[bool]]) -> Rate:
         """The mean of all values, which are given for each bout."""
         pairs = [(float(value), bout.task.id) for (bout, _), some in zip(played, values, strict=True) for value in some]
-        return clustered([value for value, _ in pairs], [task for _, task in pairs], seed=seed)
+        return clustered([value for value, _ in pairs], [task for _, task in pairs])
 
     dreamed = over_tasks([[] if one is None else [one.dream is True] for one in both])
     kept = over_tasks([[] if one is None else [one.replayed is True] for one in both])
@@ -276,7 +276,7 @@ def _play_along(played: Sequence[Played], *, seed: int) -> PlayAlong | None:
     difference = _difference([outcome for _, outcome in played], seed=seed)
     if difference is None:
         return None
-    replay = replay_of(played, seed=seed)
+    replay = replay_of(played)
     return PlayAlong(
         players=tuple(dict.fromkeys(bout.player.name for bout, _ in played)),
         difference=difference,

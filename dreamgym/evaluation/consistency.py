@@ -117,10 +117,10 @@ async def consistency(
         steps=len(all_steps),
         writes=sum(_is_write(step, reads) for step in all_steps),
         reads=sum(reads(step.action) for step in all_steps),
-        agree=by_cluster(agree, seed=seed),
-        consistent=by_cluster(consistent, seed=seed),
+        agree=by_cluster(agree),
+        consistent=by_cluster(consistent),
         agree_by_writes=tuple(
-            by_cluster(by_writes.get(before, []), seed=seed) for before in range(max(by_writes, default=-1) + 1)
+            by_cluster(by_writes.get(before, [])) for before in range(max(by_writes, default=-1) + 1)
         ),
     )
 

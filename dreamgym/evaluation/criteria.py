@@ -139,7 +139,7 @@ def criteria(
     dreamed = {(one.result.observation, one.result.is_error, one.next_state) for _, one in pairs}
 
     def criterion(name: str) -> Criterion:
-        all_of = _mean([scores[name] for scores in exact.values()], [trajectory for trajectory, _ in exact], seed)
+        all_of = _mean([scores[name] for scores in exact.values()], [trajectory for trajectory, _ in exact])
         if not both:
             return Criterion(exact=all_of)
         clusters = [one.trajectory for one in both]
@@ -147,8 +147,8 @@ def criteria(
         given = [one.scores[name] for one in both]
         return Criterion(
             exact=all_of,
-            exact_of_judged=_mean(truths, clusters, seed),
-            judged=_mean(given, clusters, seed),
+            exact_of_judged=_mean(truths, clusters),
+            judged=_mean(given, clusters),
             kappa=weighted_kappa([int(score + 0.5) for score in truths], given, clusters, seed=seed),
         )
 
@@ -231,9 +231,9 @@ def weighted_kappa(
     return with_width(Rate(mean=mean, low=max(-1.0, min(low, mean)), high=min(1.0, max(high, mean)), n=len(ours)), n)
 
 
-def _mean(scores: Sequence[float], clusters: Sequence[str], seed: int) -> Rate:
+def _mean(scores: Sequence[float], clusters: Sequence[str]) -> Rate:
     """Mean of scores from 0 to 2."""
-    half = clustered([score / 2 for score in scores], clusters, seed=seed)
+    half = clustered([score / 2 for score in scores], clusters)
     return Rate(mean=2 * half.mean, low=2 * half.low, high=2 * half.high, n=half.n)
 
 

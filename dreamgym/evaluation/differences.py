@@ -48,7 +48,7 @@ def _paired(
     ours, theirs = [score(call) for call, _ in pairs], [score(call) for _, call in pairs]
     return Paired(
         measure=name,
-        one=clustered(ours, clusters, seed=seed),
-        other=clustered(theirs, clusters, seed=seed),
+        one=clustered(ours, clusters),
+        other=clustered(theirs, clusters),
         difference=clustered_difference([b - a for a, b in zip(ours, theirs, strict=True)], clusters, seed=seed),
     )

@@ -138,7 +138,7 @@ class Measurement:
             calibration=calibrated(calls, model=self._model.name, env=spec.name, seed=seed),
             final_answers=final_answers(self._verdicts),
             criteria=criteria(calls, self._judged, explicit=explicit, judge=judge, seed=seed),
-            bound=bound(calls, gamma=1 - 1 / spec.max_steps, max_reward=self._largest_reward, seed=seed),
+            bound=bound(calls, gamma=1 - 1 / spec.max_steps, max_reward=self._largest_reward),
             cost=cost(
                 calls,
                 prices,

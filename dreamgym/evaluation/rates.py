@@ -53,10 +53,15 @@ def wilson(successes: float, n: int) -> Rate:
     """Wilson score interval of a proportion (Wilson 1927); for scores between 0 and 1 it is wider than need be."""
     if n == 0:
         return Rate(mean=0.0, low=0.0, high=1.0, n=0)
-    p, z = successes / n, NORMAL
+    low, high = _wilson_ends(successes / n, n)
+    return Rate(mean=successes / n, low=low, high=high, n=n)
+
+
+def _wilson_ends(p: float, n: float) -> tuple[float, float]:
+    z = NORMAL
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     margin = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return Rate(mean=p, low=max(0.0, min(p, centre - margin)), high=min(1.0, max(p, centre + margin)), n=n)
+    return max(0.0, min(p, centre - margin)), min(1.0, max(p, centre + margin))
 
 
 def paired_difference(before_SN: Sequence[Sequence[float]], after_SN: Sequence[Sequence[float]]) -> Rate:
@@ -167,25 +172,42 @@ def numbered(clusters: Sequence[str]) -> tuple[list[int], int]:
     return [names[name] for name in clusters], len(names)
 
 
-def clustered(values: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
+def clustered(values: Sequence[float], clusters: Sequence[str]) -> Rate:
     """Mean of values in [0, 1] that come in clusters, such as the steps of a trajectory.
 
-    The interval is a bootstrap over clusters, wider for few of them, and never narrower than Wilson's over all values,
-    as it would be if all values were equal. A single cluster shows nothing of others: it counts as one value.
+    The interval is Wilson's for the effective number of values (Korn and Graubard 1998, who use Clopper and Pearson's).
+    A bootstrap over clusters covers as little as 34 % of the shares near 0 or 1.
     """
     plain = wilson(sum(values), len(values))
     if not values:
         return plain
-    low, high = _mean_interval(values, clusters, seed)
-    if len(set(clusters)) == 1:
-        low, high = wilson(plain.mean, 1).low, wilson(plain.mean, 1).high
-    return plain.model_copy(update={"low": max(0.0, min(low, plain.low)), "high": min(1.0, max(high, plain.high))})
+    low, high = _wilson_ends(plain.mean, _effective_number(values, clusters))
+    return plain.model_copy(update={"low": low, "high": high})
 
 
-def by_cluster(values_CN: Sequence[Sequence[float]], *, seed: int = 0) -> Rate:
+def _effective_number(values: Sequence[float], clusters: Sequence[str]) -> float:
+    """The number of independent values whose mean p would vary as much: p (1 - p) / variance of the mean.
+
+    The variance is that between clusters; for few of them, the number is smaller, by as much as Student's t demands. It
+    is at least 1, and at most the number of values. Values that are all equal do not show how clusters differ: they
+    count once per cluster.
+    """
+    import numpy as np
+
+    owners, n_clusters = numbered(clusters)
+    n, mean = len(values), math.fsum(values) / len(values)
+    if n_clusters == 1 or max(values) - min(values) < ROUNDING:
+        return n_clusters
+    sums_C = np.bincount(owners, weights=np.array(values, dtype=float) - mean)
+    variance = float((sums_C**2).sum()) / n**2 * n_clusters / (n_clusters - 1)
+    fewer = (NORMAL / _quantile(n_clusters - 1)) ** 2
+    return max(1.0, fewer * min(n, mean * (1 - mean) / variance if variance else n))
+
+
+def by_cluster(values_CN: Sequence[Sequence[float]]) -> Rate:
     """`clustered` for values that are given cluster by cluster, such as the steps of each episode."""
     flat = [(value, str(number)) for number, values in enumerate(values_CN) for value in values]
-    return clustered([value for value, _ in flat], [number for _, number in flat], seed=seed)
+    return clustered([value for value, _ in flat], [number for _, number in flat])
 
 
 def clustered_difference(differences: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:

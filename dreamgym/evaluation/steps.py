@@ -1,8 +1,8 @@
 """Measures single steps: predictions of recorded calls that the model does not know, compared one by one.
 
 Everything here is computed from `Compared` (dreamgym.evaluation.calls): the recorded and the predicted answer of one
-call, given the recorded history. A call without an answer counts as wrong in every comparison. Shares and means have a
-bootstrap over trajectories; precision and recall of rare events, and shares of judged steps, have Wilson intervals.
+call, given the recorded history. A call without an answer counts as wrong in every comparison. Shares and means have
+intervals for other trajectories; precision and recall of rare events, and shares of judged steps, Wilson's over steps.
 """
 
 from __future__ import annotations

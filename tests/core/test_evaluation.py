@@ -123,6 +123,28 @@ def test_the_interval_of_clustered_values_covers_the_truth_for_few_clusters(clus
     assert sharing / rounds > 0.925, "it is no narrower than Wilson's"
 
 
+@pytest.mark.parametrize("together", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("clusters", [3, 6, 12, 24])
+def test_the_interval_of_a_share_near_one_covers_it_however_much_the_steps_of_a_trajectory_go_together(
+    clusters: int, together: float
+) -> None:
+    draw, rounds, steps = np.random.default_rng(clusters), 300, 10
+    names = [str(i // steps) for i in range(steps * clusters)]
+    for share in (0.9, 0.97):
+        covered = 0
+        for _ in range(rounds):
+            own = np.repeat(draw.random(clusters) < share, steps)  # the trajectory's own outcome, or each step its own
+            values = np.where(draw.random(len(names)) < together, own, draw.random(len(names)) < share)
+            rate = clustered(values.astype(float).tolist(), names)
+            covered += rate.low <= share <= rate.high
+        assert covered / rounds > 0.9
+
+
+def test_values_that_are_all_equal_count_once_per_cluster() -> None:
+    rate, seven = clustered([1.0] * 70, [str(i // 10) for i in range(70)]), wilson(7, 7)
+    assert (rate.low, rate.mean, rate.high, rate.n) == (seven.low, 1.0, 1.0, 70)
+
+
 def test_the_values_of_a_single_cluster_have_the_interval_of_one_value() -> None:
     for values in ([1.0] * 40, [1.0] * 20 + [0.0] * 20):
         rate, one = clustered(values, ["only"] * 40), wilson(sum(values) / 40, 1)
@@ -131,7 +153,7 @@ def test_the_values_of_a_single_cluster_have_the_interval_of_one_value() -> None
 
 def test_the_seed_of_an_interval_may_be_negative() -> None:
     values, names = [float(i % 3 == 0) for i in range(100)], [str(i // 2) for i in range(100)]
-    assert clustered(values, names, seed=-1).mean == clustered(values, names).mean
+    assert clustered_difference(values, names, seed=-1).mean == clustered_difference(values, names).mean
 
 
 def test_values_that_go_together_in_clusters_widen_the_interval() -> None:
@@ -139,14 +161,13 @@ def test_values_that_go_together_in_clusters_widen_the_interval() -> None:
     together = clustered(values, [str(i // 10) for i in range(100)])
     alone = clustered(values, [str(i) for i in range(100)])
     assert together.high - together.low > 2 * (alone.high - alone.low)
-    assert alone == clustered(values, [str(i) for i in range(100)])
 
 
 def test_draws_that_are_made_in_parts_give_the_same_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     values, names = [float(i % 3 == 0) for i in range(100)], [str(i // 2) for i in range(100)]
-    whole = clustered(values, names)
+    whole = clustered_difference(values, names)
     monkeypatch.setattr("dreamgym.evaluation.rates.DRAWN", 50 * 7)
-    assert clustered(values, names) == whole
+    assert clustered_difference(values, names) == whole
 
 
 def test_a_constant_difference_still_has_an_interval_and_no_data_gives_the_widest() -> None:

@@ -166,7 +166,7 @@ def difference_section(report: FidelityReport) -> Section:
     return Section(
         "compared, on the same steps",
         difference_rows(one, other, report.differences),
-        ["Intervals: bootstrap over trajectories; differences are paired."],
+        ["Intervals are for other trajectories; differences are paired."],
     )
 
 
