@@ -340,6 +340,8 @@ async def fuzz_recorder(server: Server, row: Row, count: int, seed: int) -> None
         ("/record/fuzz/finish", {"answer": "Done.", "success": True}),
     ]
     async with client(server) as session:
+        for _, message in (doors[0], doors[2]):  # without a list of tools, no run could be finished
+            await post(session, row, "POST", "/record/listed/mcp", json.dumps(message).encode(), OPENED)
         for number in range(count):
             chance = random.Random(f"recorder:{seed}:{number}")
             path, message = chance.choice(doors)

@@ -169,7 +169,8 @@ def _methods(thing: type) -> Iterator[str]:
         if name.startswith("_") or not inspect.isfunction(function) or name in getattr(thing, "__annotations__", {}):
             continue
         text = _escaped(_one_line((inspect.getdoc(function) or "").split("\n\n")[0]))
-        signature = name if isinstance(member, property) else f"{name}{_short_signature(function)}"
+        call = f"{_before(function)}{name}"
+        signature = name if isinstance(member, property) else f"{call}{_short_signature(function)}"
         if text:
             yield from ("", f"- `{signature}`: {text}")
 
@@ -183,7 +184,20 @@ def _signature(name: str, function: Any) -> str:
             lines.append("    *,")
         default = "" if parameter.default is parameter.empty else f" = {_literal(parameter.default)}"
         lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
-    return "\n".join([f"{name}(", *lines, f") -> {signature.return_annotation}"])
+    return "\n".join([f"{_before(function)}{name}(", *lines, f") -> {_returned(function, signature)}"])
+
+
+def _before(function: Any) -> str:
+    """What a caller writes before the call: a coroutine is awaited, and an asynchronous context manager opened."""
+    if inspect.isasyncgenfunction(inspect.unwrap(function)):
+        return "async with "
+    return "await " if inspect.iscoroutinefunction(function) else ""
+
+
+def _returned(function: Any, signature: inspect.Signature) -> str:
+    """The annotation of what the caller gets: of a context manager, what it yields."""
+    told = str(signature.return_annotation)
+    return told.removeprefix("AsyncIterator[").removesuffix("]") if "async with" in _before(function) else told
 
 
 def _literal(value: object) -> str:

@@ -5,6 +5,9 @@ the standard library.
 
     async with dreamgym.open_worlds("coin", against="dream", model="nearest") as worlds:
         environment = worlds.create("mine")
+
+`check`, `compare`, `fit` and `train` are no coroutines: each runs an event loop of its own until it is done. Where one
+already runs, as in a notebook, call them in a thread: `await asyncio.to_thread(dreamgym.check, "crm", "dream")`.
 """
 
 import os

@@ -126,8 +126,8 @@ class EnvironmentSpec(Frozen):
 
     @property
     def is_text(self) -> bool:
-        """True for a text environment. A recorded MCP server is none, even if its only tool takes one text."""
-        return self.text_argument is not None and self.adapter != "mcp"
+        """True for a text environment: one tool that takes one text, and no server (mcp, or `ends_itself` is False)."""
+        return self.text_argument is not None and self.adapter != "mcp" and self.ends_itself is not False
 
     @property
     def has_views(self) -> bool:
@@ -161,6 +161,7 @@ class EnvironmentSpec(Frozen):
     @classmethod
     def load(cls, folder: Path) -> EnvironmentSpec:
         """Read an environment folder. Raises InvalidInput naming the file, and the line if the file has lines."""
+        require_files(folder)
         config = _read_toml(folder / "env.toml")
         real, limits = config.pop("real", {}), config.pop("limits", {})
         for name, table in (("real", real), ("limits", limits)):
@@ -342,6 +343,13 @@ def installed_real(spec: EnvironmentSpec) -> RealEnvironment | None:
     A dream may ask this one for tasks and behaviours, because it runs no code of a shared folder.
     """
     return real_of(spec) if spec.adapter in plugins("dreamgym.environments") else None
+
+
+def require_files(folder: Path) -> None:
+    """Raises InvalidInput if an environment folder has a pipe or a device: reading it might never end."""
+    for path in (*folder.glob("*"), *folder.glob("recordings/*")):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InvalidInput(f"{path}: expected a file, got a pipe or a device: remove it from the folder")
 
 
 def read_jsonl(path: Path, model: type[Row]) -> list[Row]:

@@ -1,8 +1,8 @@
 """The words in which a server refuses faulty arguments: learned from its recorded refusals, and used for new calls.
 
 Words are learned for each kind of fault: the schema's keyword, the types that the field may have, and so on. They have
-gaps for the names of the field and of the tool, the schema's limit and the field's value. A text that shows anything
-else of its call is not used. A kind of fault that was refused in two ways has no words.
+gaps for the names of the field and of the tool, the title of the tool's schema, the keyword's limit and the field's
+value. A text that shows anything else of its call is not used. A kind of fault that was refused in two ways has none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from pydantic import JsonValue
 from dreamgym.schema import FieldFault, Schema
 from dreamgym.types import ToolCall
 
-_GAP = re.compile(r"\{(field|limit|value|tool)\}")
+_GAP = re.compile(r"\{(field|limit|value|tool|title)\}")
+ANY = "any"
+"""The kind of all faults of a server that gives the messages of JSON Schema without the field."""
+_JOINED = re.compile(r"[a-z\d_][A-Z]")
+"""Matches a title such as `bookArguments`, which no text contains by chance."""
 _PER_VALUE = {"enum", "const", "anyOf", "oneOf", "allOf", "not", "format", "pattern"}
 """Keywords whose refusals may quote the whole value of the keyword in the schema, or depend on it."""
 _OF_SIZE = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
@@ -34,6 +38,8 @@ def reason_in_words(
         words: the words by kind of fault, from `learned`.
         tells_all: True if the server lists several faults of a call, one in a line.
     """
+    if ANY in words:
+        return schema.fault(action.arguments, is_named=False)
     faults = schema.field_faults(action.arguments)
     if not faults or (len(faults) > 1 and not tells_all):
         return None
@@ -47,6 +53,7 @@ def reason_in_words(
             "limit": _text(fault.limit),
             "value": _text(fault.value),
             "tool": action.name,
+            "title": schema.title,
         }
         lines.append(_GAP.sub(lambda gap, gaps=gaps: gaps[gap[1]], line))  # type: ignore[misc]
     return "\n".join(lines)
@@ -64,7 +71,11 @@ def learned(refused: Iterable[tuple[Schema, ToolCall, str]]) -> tuple[dict[str, 
     for schema, action, reason in refused:
         faults = schema.field_faults(action.arguments)
         lines = [reason] if len(faults) == 1 else reason.split("\n")
-        if not faults or len(lines) != len(faults) or reason == faults[0].text:
+        if faults and reason == faults[0].text:
+            if reason != schema.fault(action.arguments):
+                words[ANY] = "{message}"
+            continue
+        if not faults or len(lines) != len(faults):
             continue
         found = [
             (_kind(fault), _with_gaps(line, fault, action, schema)) for fault, line in zip(faults, lines, strict=True)
@@ -81,9 +92,9 @@ def learned(refused: Iterable[tuple[Schema, ToolCall, str]]) -> tuple[dict[str, 
 def _kind(fault: FieldFault) -> str:
     """The kind of a fault: all that the words of a refusal depend on."""
     parts = [fault.keyword, fault.types]
-    if fault.keyword == "type":
+    if fault.keyword not in {"required", "additionalProperties"} and _type(fault.value) != fault.types:
         parts.append(_type(fault.value))
-    elif fault.keyword in _PER_VALUE:
+    if fault.keyword in _PER_VALUE:
         parts.append(json.dumps(fault.limit, sort_keys=True))
     return " ".join(parts)
 
@@ -93,6 +104,8 @@ def _with_gaps(line: str, fault: FieldFault, action: ToolCall, schema: Schema) -
     if _GAP.search(line) or len(_found(fault.field, line)) != 1:
         return None
     gaps = {fault.field: "{field}", action.name: "{tool}"}
+    if _JOINED.search(schema.title):
+        gaps[schema.title] = "{title}"
     if fault.keyword != "required":
         gaps |= {_text(one): gap for one, gap in ((fault.limit, "{limit}"), (fault.value, "{value}"))}
         if _text(fault.limit) == _text(fault.value) or any(len(_found(text, line)) > 1 for text in gaps if text):

@@ -6,6 +6,8 @@ with its own `nextCursor`.
 
 from __future__ import annotations
 
+import re
+
 from pydantic import Field
 
 from dreamgym.types import Frozen, JsonObject
@@ -54,3 +56,8 @@ class Mirror(Frozen):
     words of `invalid_arguments` are among them if the server refuses arguments with such an error."""
     tells_all_faults: bool = False
     """True if a recorded refusal of several faults lists each of them in a line of its own."""
+
+
+def without_tool(message: str, tool: str) -> str:
+    """A message with `{tool}` in the place of a tool's name, wherever the name is a whole word."""
+    return re.sub(rf"(?<!\w){re.escape(tool)}(?!\w)", "{tool}", message)

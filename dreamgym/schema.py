@@ -31,6 +31,8 @@ PATTERNS_S = 0.05
 """Seconds that all patterns of a schema may take for one value."""
 STEPS = 200_000
 """Most keywords that are evaluated for one value. References that share their parts take exponentially many."""
+LEAST_STEPS, STEPS_PER_PART = 20_000, 20
+"""Keywords that are evaluated for a small value, and for each part of a larger one: 200,000 may take seconds."""
 SHOWN_CHARACTERS = 500
 FIELD_FAULTS = 20
 """If an object has more faults than this, they are not listed one by one."""
@@ -95,6 +97,12 @@ class Schema:
         found = contents.get("properties") if isinstance(contents, Mapping) else None
         return found if isinstance(found, Mapping) else {}
 
+    @property
+    def title(self) -> str:
+        """The schema's title; empty if it has none."""
+        contents = self._validator.schema
+        return str(contents.get("title") or "") if isinstance(contents, Mapping) else ""
+
     def require_usable(self) -> None:
         """Raises InvalidInput if a reference leads out of the schema, or if a pattern cannot be read.
 
@@ -117,15 +125,19 @@ class Schema:
                 raise InvalidInput(f"not a usable JSON Schema: {reference!r} is not in the schema itself") from error
             found += [(resolver.in_subresource(one), one) for one in inner.subresources()]
 
-    def fault(self, value: JsonValue) -> str | None:
+    def fault(self, value: JsonValue, *, is_named: bool = True) -> str | None:
         """The first fault of a value under this schema; None if it is valid.
+
+        Args:
+            value: the value.
+            is_named: begin with the field in which the fault is.
 
         Raises:
             InvalidInput: the schema cannot be evaluated for this value.
         """
         _patterns_until.set(monotonic() + PATTERNS_S)
-        _steps_left.set(iter(range(STEPS)))
         try:
+            _steps_left.set(iter(range(_most_steps(value))))
             fault = jsonschema.exceptions.best_match(self._validator.iter_errors(value))
         except referencing.exceptions.Unresolvable as error:
             raise InvalidInput(f"not a usable JSON Schema: {error.ref!r} is not in the schema itself") from error
@@ -137,7 +149,7 @@ class Schema:
             return f"the patterns of the schema could not be checked within {PATTERNS_S:g} s"
         if fault is None:
             return None
-        where = f"{fault.json_path.removeprefix('$.')}: " if fault.path else ""
+        where = f"{fault.json_path.removeprefix('$.')}: " if is_named and fault.absolute_path else ""
         return f"{where}{fault.message[:SHOWN_CHARACTERS]}"
 
     def field_faults(self, value: JsonObject) -> tuple[FieldFault, ...]:
@@ -146,8 +158,8 @@ class Schema:
         Empty if the object is valid, if a fault does not belong to one field of the object, or if there are too many.
         """
         _patterns_until.set(monotonic() + PATTERNS_S)
-        _steps_left.set(iter(range(STEPS)))
         try:
+            _steps_left.set(iter(range(_most_steps(value))))
             errors = list(islice(self._validator.iter_errors(value), FIELD_FAULTS + 1))
         except (referencing.exceptions.Unresolvable, RecursionError, OverflowError, TimeoutError, InvalidInput):
             return ()
@@ -162,6 +174,13 @@ class Schema:
 def _faults_of_fields(error: jsonschema.ValidationError, properties: Mapping[str, Any]) -> Iterator[FieldFault | None]:
     """The faults that one error of the library means; None for a fault that does not belong to a single field."""
     keyword, limit, path = error.validator, error.validator_value, list(error.path)
+    alternatives = error.context or ()
+    if any(inner.path or inner.validator in {"required", "additionalProperties"} for inner in alternatives):
+        yield None
+        return
+    of_type = [inner for inner in alternatives if inner.validator != "type"]
+    if len(of_type) == 1:  # only one alternative takes a value of this type
+        keyword, limit = of_type[0].validator, of_type[0].validator_value
     if len(path) == 1 and isinstance(path[0], str) and path[0] in properties and error.parent is None:
         yield FieldFault(path[0], keyword, limit, _types(properties[path[0]]), error.instance, error.message)
     elif path or keyword not in {"required", "additionalProperties"}:
@@ -364,12 +383,23 @@ _BOUNDED: Mapping[str, Keyword] = {
 }
 
 
+def _most_steps(value: JsonValue) -> int:
+    """How many keywords may be evaluated for a value. Raises RecursionError if it is nested too deeply."""
+    return min(STEPS, LEAST_STEPS + STEPS_PER_PART * _parts(value))
+
+
+def _parts(value: JsonValue) -> int:
+    """Number of values in a value, itself included."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_parts, inner))
+
+
 def _counted(keyword: Keyword) -> Keyword:
     """A keyword that raises InvalidInput if too many keywords were evaluated for one value."""
 
     def evaluate(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterable[jsonschema.ValidationError]:
         if next(_steps_left.get(), None) is None:
-            raise InvalidInput(f"not a usable JSON Schema: it takes more than {STEPS:,} steps to check one value")
+            raise InvalidInput("not a usable JSON Schema: it takes too many steps to check one value")
         return keyword(validator, wanted, value, schema) or ()
 
     return evaluate

@@ -103,8 +103,16 @@ def is_forbidden(spec: EnvironmentSpec, action: ToolCall) -> bool:
     for definition in spec.tools:
         if definition["name"] == action.name:
             schema = definition.get("inputSchema")
-            return isinstance(schema, dict) and fault_under(schema, action.arguments) is not None
+            return isinstance(schema, dict) and known_fault(schema, action.arguments) is not None
     return True
+
+
+def known_fault(schema: JsonObject, value: JsonValue) -> str | None:
+    """The fault of a value; None also if the schema cannot be evaluated for it, since the real server could."""
+    try:
+        return fault_under(schema, value)
+    except InvalidInput:
+        return None
 
 
 def output_schema(spec: EnvironmentSpec, tool: str) -> JsonObject | None:
@@ -125,7 +133,7 @@ def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
         value = json.loads(step.result.observation)
     except (ValueError, RecursionError):
         return step
-    if not isinstance(value, dict) or fault_under(schema, value) is not None:
+    if not isinstance(value, dict) or known_fault(schema, value) is not None:
         return step
     info = {**step.result.info, "structured": value}
     return step.model_copy(update={"result": step.result.model_copy(update={"info": info})})

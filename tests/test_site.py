@@ -27,6 +27,12 @@ def test_the_reference_is_what_the_code_gives(name: str) -> None:
     assert written == generator().PAGES[name](), "run: python docs/generate_reference.py"
 
 
+def test_the_reference_of_python_says_what_is_awaited_and_what_is_opened() -> None:
+    page = generator().PAGES["python.md"]()
+    for call in ("await collect(", "async with open_worlds(", "check(", "- `await step(action)`", "- `resume(task"):
+        assert f"\n{call}" in page
+
+
 def test_the_site_is_built_without_a_broken_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", str(DOCS), str(tmp_path)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)

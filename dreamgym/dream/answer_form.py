@@ -19,11 +19,10 @@ from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.dream.questions import Answer
 from dreamgym.dream.reconcile import only_reads, put_right, shown_otherwise
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.schema import fault_under
 from dreamgym.state import Operation, State, apply, as_text, difference, fields, shown_in
 from dreamgym.state.json_values import value_at
 from dreamgym.state.wording import Wording, wording_of
-from dreamgym.tools import completed, output_schema
+from dreamgym.tools import completed, known_fault, output_schema
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
 
 PLAIN = ("reasoning", "observation", "state", "error", "terminated", "success")
@@ -124,7 +123,7 @@ class AnswerForm:
                 return '"structured" must be null: the action is refused'
         elif answer.structured is None:
             return '"structured" must be an object: the tool has an outputSchema and the action is not refused'
-        elif fault := fault_under(self._output, answer.structured):
+        elif fault := known_fault(self._output, answer.structured):
             return f'"structured" is off the outputSchema: {fault}'
         return None
 
@@ -160,7 +159,7 @@ class AnswerForm:
         )
         if answer.structured is None or self._output is None:
             return prediction
-        if fault := fault_under(self._output, answer.structured):  # a correction may break the schema
+        if fault := known_fault(self._output, answer.structured):  # a correction may break the schema
             raise ValueError(fault)
         return prediction
 

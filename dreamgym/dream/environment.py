@@ -120,7 +120,7 @@ class DreamEnvironment:
         return self._transitions[-1].provenance if self._transitions else None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start the task in its recorded initial state."""
+        """Start the task in its `initial_state`. A recorded task, such as `buffer.tasks` returns, has one."""
         self._task, self._seed, self._transitions = task, seed or 0, ()
         self._objects = await self._object_episode(task)
         return self._spec.first(task)

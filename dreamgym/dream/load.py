@@ -48,14 +48,19 @@ def load_model(model: str | None, *, env: str | None = None, predictions: Predic
     """The experience model that the string names; without a string, `local` if it is installed, else `nearest`.
 
     Args:
-        model: as in `--model`.
+        model: as in `--model`, without `without PARTS` and `-k N`, which DreamEnvironment takes.
         env: the environment that it will be asked about, if that is known.
         predictions: store of its answers; None: they are not kept.
 
     Raises:
-        InvalidInput: the string names no model, its package or file is missing, it was fitted to another environment,
-            or the budget limits money and the model's price is not known.
+        InvalidInput: the string names no model or more than a model, its package or file is missing, it was fitted to
+            another environment, or the budget limits money and the model's price is not known.
     """
+    if model is not None and (" without " in model or " -k " in model):
+        raise InvalidInput(
+            f"expected the name of a model, got {model!r}: give the parts to leave out as `without`, and the number of "
+            "shown transitions as `k`, to DreamEnvironment"
+        )
     if model == NearestModel.name:
         return NearestModel()
     if model is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dreamgym.dream.ending import is_contradicted, is_invented, recorded_end_counts
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.replay.buffer import GROUNDED, Demonstration
-from dreamgym.schema import fault_under
-from dreamgym.tools import completed, output_schema
+from dreamgym.tools import completed, known_fault, output_schema
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier
 
 
@@ -73,7 +72,7 @@ def is_valid(query: Query, prediction: Prediction) -> bool:
     schema = output_schema(query.spec, query.action.name)
     if schema is None or prediction.is_error or schema.get("type", "object") != "object":
         return True
-    return prediction.structured is not None and fault_under(schema, prediction.structured) is None
+    return prediction.structured is not None and known_fault(schema, prediction.structured) is None
 
 
 def content_of(result: StepResult) -> tuple[JsonObject, ...] | None:

@@ -72,9 +72,9 @@ async def collect(
         The numbers of played and won episodes, and the ids of failed ones.
 
     Raises:
-        InvalidInput: an agent has no chat model, a model is given for the real environment, there are no tasks,
-            `episodes` or `workers` is less than 1, `out` contains something else or cannot be written, or another
-            collection writes to it.
+        InvalidInput: an agent has no chat model, a model is given for the real environment, there are no tasks or the
+            dream has no recording of one, `episodes` or `workers` is less than 1, `out` contains something else or
+            cannot be written, or another collection writes to it.
         EnvironmentUnavailable: no episode could be played, or too many failed in a row.
     """
     require_at_least(1, episodes=episodes, workers=workers)

@@ -53,7 +53,7 @@ async def evaluate(
         against: the real environment, or a dream of it.
         agent: an agent with the policy behind it; None: the policy acts by itself.
         split: split of the tasks.
-        episodes: number of tasks, taken from the end of the split.
+        episodes: number of tasks, taken from the end of the split; in a dream of a game, of its recorded tasks.
         model: the experience model of a dream.
         without: parts of the dream that are left out.
         dsn: DSN of the store that a dream is grounded in; None: the embedded server.
@@ -61,8 +61,8 @@ async def evaluate(
         cluster: address of the Ray cluster that plays; each worker must have the policy's folder. None: this process.
 
     Raises:
-        InvalidInput: `episodes` is less than 1, there is no policy, the split has no tasks, or a model is given for the
-            real environment.
+        InvalidInput: `episodes` is less than 1, there is no policy, the split has no tasks or the dream no recording of
+            one, or a model is given for the real environment.
     """
     from dreamgym_integrations.trainers.policy.model import load_policy
 
@@ -72,12 +72,19 @@ async def evaluate(
     spec = load_spec(env) if isinstance(env, str) else env
     if where is Against.DREAM:
         spec = await seeded(env, dsn)
-    tasks = tasks_of(spec, split, real_for(env, spec, where))[-episodes:]
+    tasks = tasks_of(spec, split, real_for(env, spec, where))
+    described = {task.id for task in spec.tasks if "split" not in task.metadata}
+    if split != "train" and (everywhere := sum(task.id in described for task in tasks)):
+        say(
+            f"{everywhere} of {len(tasks)} tasks have no metadata.split: they belong to every split, so the policy may "
+            "have been trained on them"
+        )
     if where is Against.DREAM:
         tasks = await dream_tasks(spec, tasks, dsn)
-        if not is_in_process(chosen.model):
-            recorded = await stored_trajectories(spec, dsn)
-            say_estimate(await of_episodes(spec, chosen, recorded, len(tasks), seed=seed), say)
+    tasks = tasks[-episodes:]
+    if where is Against.DREAM and not is_in_process(chosen.model):
+        recorded = await stored_trajectories(spec, dsn)
+        say_estimate(await of_episodes(spec, chosen, recorded, len(tasks), seed=seed), say)
     async with AsyncExitStack() as stack:
         player: Player
         if cluster is None:

@@ -22,6 +22,7 @@ from dreamgym.redaction import Redact, RedactionRules, redact_by
 from dreamgym.runs.console import listed, say
 from dreamgym.runs.opening import open_store
 from dreamgym.runs.seed import claim, folder_of
+from dreamgym.runs.stored import contained
 from dreamgym.types import Source, Trajectory
 
 REASONS = 20
@@ -73,6 +74,12 @@ async def import_files(
                 all_new = stored == len(report.trajectories)
                 there = () if all_new else await store.buffer.trajectories(spec.name, sources=frozenset(Source))
             say(f"{stored} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
+            ids = [one.id for one in report.trajectories]
+            if folder is not None and stored and contained(folder, ids) != ids:
+                say(
+                    f"{folder / 'trajectories.jsonl'} stays as it is, and `check`, `fidelity` and copies of the folder "
+                    "know only what is in it: to add episodes, import them with --out NEW.jsonl, and append that file"
+                )
             found_there = {one.id: one for one in there}
             if not all_new and (unlike := [one.id for one in report.trajectories if found_there.get(one.id) != one]):
                 say(
@@ -96,7 +103,7 @@ def _require_nothing_lost(out: Path, trajectories: Sequence[Trajectory]) -> None
     if lost:
         raise InvalidInput(
             f"{out} would lose {len(lost)} of its {len(there)} trajectories, or changes in them: {listed(lost)}. Give "
-            "another file with --out, or move this one away"
+            "another file with --out and append it to this one, or move this one away"
         )
 
 

@@ -242,7 +242,10 @@ def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) ->
     say_tasks_of_no_split(spec.tasks, split)
     tasks = [task for task in spec.tasks if task.metadata.get("split", split) == split]
     if not tasks:
-        raise InvalidInput(f"environment {spec.name!r} has no tasks of split {split!r}")
+        raise InvalidInput(
+            f"environment {spec.name!r} has no tasks of split {split!r}: give another --split, or write tasks into "
+            "tasks.jsonl in its folder, one per line, as they stand in trajectories.jsonl"
+        )
     return tasks
 
 
@@ -277,14 +280,30 @@ def unrecorded(spec: EnvironmentSpec) -> list[Task]:
 
 
 async def dream_tasks(spec: EnvironmentSpec, tasks: Sequence[Task], dsn: str | None) -> Sequence[Task]:
-    """The tasks as a dream needs them: redacted, and a task without an initial state gets the one that was recorded."""
+    """The tasks as a dream needs them: redacted, and a task without an initial state gets the one that was recorded.
+
+    Tasks of a text environment that nobody recorded have no start to show: they are left out and reported.
+
+    Raises:
+        InvalidInput: none of the tasks is left.
+    """
     redact = redact_by(spec.redact)  # a dream of redacted recordings knows placeholders only
     tasks = [redacted_task(task, redact) for task in tasks]
     if all(task.initial_state is not None for task in tasks):
         return tasks
     async with open_store(dsn) as store:
         starts = {task.id: task.initial_state for task in await store.buffer.tasks(spec.name)}
+    unknown = {task.id for task in tasks if spec.is_text and task.initial_state is None and task.id not in starts}
+    if unknown:
+        told = f"{len(unknown)} of {len(tasks)} tasks were never recorded, such as {min(unknown)!r}"
+        if len(unknown) == len(tasks):
+            raise InvalidInput(
+                f"{told}: a dream does not know where they start. Record them with `dreamgym collect`, or take a split "
+                "that was recorded, such as train"
+            )
+        say(f"{told}: they are left out, because a dream does not know where they start")
     return [
         task.model_copy(update={"initial_state": starts.get(task.id)}) if task.initial_state is None else task
         for task in tasks
+        if task.id not in unknown
     ]

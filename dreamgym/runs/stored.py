@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.recordings.folder.env_file import name_in
+from dreamgym.runs.console import listed, say
 from dreamgym.runs.opening import DSN_VARIABLE
 from dreamgym.runs.play import render, rendered_steps
 
@@ -34,8 +37,16 @@ def env_named(env: str) -> str:
     return name_in(Path(env)) if (Path(env) / "env.toml").is_file() else env
 
 
+def contained(folder: Path, ids: Iterable[str]) -> list[str]:
+    """Those of these ids that the trajectories.jsonl of a folder contains, whether its other lines are valid or not."""
+    file = folder / "trajectories.jsonl"
+    content = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    there = set(re.findall(r'"id": ?("(?:[^"\\]|\\.)*")', content))
+    return [one for one in ids if json.dumps(one, ensure_ascii=False) in there]
+
+
 async def forget(env: str, name: str | None) -> Forgotten:
-    """Delete what is stored of an environment, a run or one trajectory; all or nothing.
+    """Delete what is stored of an environment, a run or one trajectory; all or nothing. Say what its folder keeps.
 
     Args:
         env: name of the environment.
@@ -47,7 +58,16 @@ async def forget(env: str, name: str | None) -> Forgotten:
     from dreamgym.replay.postgres import forget as stored
 
     async with _database() as database:
-        return await stored.forget(database, env, name)
+        found = await stored.held_trajectories(database, env, name) if name is not None else []
+        folder = (await stored.held_of(database, env)).folder if found else None
+        done = await stored.forget(database, env, name)
+    if folder is not None and (kept := contained(Path(folder), [one.id for one in found])):
+        say(
+            f"{folder} still contains {listed(kept)}, and the next command that reads it stores them again. To prevent "
+            "that, delete their files in recordings/; if they have none, delete their lines in trajectories.jsonl, and "
+            "their tasks in tasks.jsonl"
+        )
+    return done
 
 
 async def described(env: str | None, name: str | None) -> str:

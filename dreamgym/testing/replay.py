@@ -28,7 +28,11 @@ ENV = "contract"
 
 
 async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
-    """Check every promise of the ReplayBuffer protocol; each on a new, empty buffer from `make_buffer`."""
+    """Check every promise of the ReplayBuffer protocol; each on a new, empty buffer.
+
+    Args:
+        make_buffer: an `async` function without parameters that returns such a buffer.
+    """
     for check in (
         _an_empty_buffer_answers,
         _trajectories_come_back_as_they_went_in,

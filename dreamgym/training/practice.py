@@ -336,7 +336,11 @@ class Practice:
         if all(outcome.reward is None for outcome in outcomes):
             errors = sorted({outcome.error for outcome in outcomes if outcome.error is not None})
             if errors:
-                raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
+                advice = "; if recordings lack the answers, record more, or give a language model as --model"
+                raise EnvironmentUnavailable(
+                    f"every rollout of an update failed: {'; '.join(errors).rstrip('.')}"
+                    f"{advice if self._where == 'dream' else ''}"
+                )
             raise InvalidInput(
                 "no episode of an update has a known reward: give the tasks a check of their own (metadata.success), "
                 "practise with a language model as --model, which can judge, or write ends_itself = true into env.toml "

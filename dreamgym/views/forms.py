@@ -13,6 +13,7 @@ from dreamgym.state import same
 from dreamgym.views.answers import View
 from dreamgym.views.expressions import WORLDS, Bindings, NoPatternValue, ValueName
 from dreamgym.views.patterns import Pattern, pattern_of
+from dreamgym.views.reads import acts_by_name
 from dreamgym.views.sql import UNKNOWN
 
 ABSENT = "absent"
@@ -106,16 +107,17 @@ def _common(examples: Sequence[Bindings]) -> dict[ValueName, JsonValue]:
 def _is_shown(key: FormKey, pattern: Pattern, distinct: int, reads: frozenset[str]) -> bool:
     """True if the recordings show that the answers of other calls have this form too.
 
-    Two different calls show it, and so do values from a copy of the server's world. One call whose pattern is not a
-    guess shows it if the tool is not a read, or if a listing or the kind of the call explains the answer.
+    Two different calls show it, and so do values from a copy of the server's world. It takes three calls if a number
+    does not depend on them, because two numbers may be equal by chance. One call whose pattern is not a guess shows it
+    if the tool's name says that it does something, or if a listing or the kind of the call explains the answer.
     """
     tool, _, kind = key
     if tool in reads and pattern.is_empty:
         return False  # an empty result says nothing about other calls
-    if distinct > 1 or any(name[0] in WORLDS for name in pattern.names):
+    if distinct > (2 if pattern.has_number else 1) or any(name[0] in WORLDS for name in pattern.names):
         return True
     if pattern.is_guess:
         return False
     if any(name[0] in {"of", "found", "count", "next"} for name in pattern.names):
         return True
-    return (bool(kind) and not kind.endswith(UNKNOWN)) or tool not in reads
+    return (bool(kind) and not kind.endswith(UNKNOWN)) or (tool not in reads and acts_by_name(tool))

@@ -285,8 +285,8 @@ def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> 
         is_of_write = any(name[0] in {"write", "said"} for name in pattern.names)
         pattern = pattern if is_of_write or (is_related and like.is_refusal) else None
     whole = ViewChange(True, pattern=pattern, like=like) if pattern is not None else None
-    if whole is not None and pattern is not None and is_read and count == 1 and pattern.is_guess:
-        whole = None
+    if whole is not None and pattern is not None and (is_read or not like.is_refusal):
+        whole = None if count == 1 and pattern.is_guess else whole
     is_based = all(base is not None and type(base.style) is type(new.style) for base, new, _ in examples)
     edits = None
     if is_based:
@@ -326,9 +326,11 @@ def _unified_edits(examples: Sequence[tuple[JsonValue, JsonValue, Bindings]]) ->
 
 def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, CallForm]:
     examples: dict[FormKey, list[Answered]] = defaultdict(list)
+    calls = (call for episode in episodes for call in episode.calls)
+    with_blocks = {call.action.name for call in calls if call.view is not None and call.view.blocks}
     for episode in episodes:
         for number, call in enumerate(episode.calls):
-            if call.view is not None and not call.view.blocks:
+            if call.view is not None and call.action.name not in with_blocks:
                 kind, bindings = rules.own_bindings(episode.calls[:number], call.action, episode.world)
                 if kind or not call.view.is_refusal:
                     examples[call.action.name, frozenset(call.action.arguments), kind].append(

@@ -188,6 +188,11 @@ class Pattern:
         return sum(isinstance(option, FixedValue) for option in self.chosen())
 
     @property
+    def has_number(self) -> bool:
+        """True if a number is a part of it that does not depend on the call."""
+        return any(_DIGIT.search(text) for option in self.chosen() for text in _constants(option))
+
+    @property
     def is_empty(self) -> bool:
         """True if a part of it is an empty list or object in every example, and nothing explains that."""
         if self._best() or self.each:

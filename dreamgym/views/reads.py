@@ -23,6 +23,14 @@ WRITES = (
 """Words in the names of tools that write."""
 MAKES = "add append create import init insert make new post register"
 """Words in the names of tools that make something new."""
+ACTS = (
+    "accept activate approve block book buy charge confirm deactivate deliver deposit disable dismiss enable "
+    "invite join leave lock notify order pause pay publish refund reject reply reserve resume schedule send share "
+    "ship sort subscribe swap transfer unlock unsubscribe vote wipe withdraw"
+)
+"""Further verbs in the names of tools that do something. As a noun, such a word may be in the name of a read."""
+_CHECKS_IN = {("check", "in"), ("check", "out"), ("check", "off")}
+"""Words in the names of tools that write although they check."""
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -30,8 +38,8 @@ def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, 
     """The recorded tools that change nothing.
 
     A tool's `readOnlyHint` decides, or a `destructiveHint` that is true. Any other tool writes if it was the only one
-    called between two different answers to the same call. Else the words of its name decide, or the first word of its
-    description. A tool about which nothing is known writes.
+    called between two different answers to the same call, or if it took a call and then refused the same call at once.
+    Else the words of its name decide, or the first word of its description. A tool about which nothing is known writes.
     """
     names = {step.action.name for session in sessions for step in session} | set(tools)
     hints = {name: hint for name in names if (hint := _hint(tools.get(name, {}))) is not None}
@@ -43,6 +51,8 @@ def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, 
             last[step.action.canonical()] = number
             if earlier is not None and _answer(session[earlier]) != _answer(step):
                 between = {one.action.name for one in session[earlier + 1 : number]}
+                if not between and view_of(step.result).is_refusal and not view_of(session[earlier].result).is_refusal:
+                    blamed[step.action.name] += 1
                 if len(between) == 1:
                     blamed.update(between)
     return frozenset(
@@ -55,6 +65,13 @@ def makes_by_name(name: str) -> bool:
     return any(word.lower() in MAKES.split() for word in _PARTS.findall(name))
 
 
+def acts_by_name(name: str) -> bool:
+    """True if the name of a tool shows that it does something, so that its answer may be a mere confirmation."""
+    words = [word.lower() for word in _PARTS.findall(name)]
+    verbs = f"{WRITES} {MAKES} {ACTS}".split()
+    return any(word in verbs for word in words) or not _CHECKS_IN.isdisjoint(pairwise(words))
+
+
 def _answer(step: Transition) -> str:
     return view_of(step.result).key()
 
@@ -62,6 +79,8 @@ def _answer(step: Transition) -> str:
 def _is_read_by_words(name: str, tool: JsonObject) -> bool:
     words = [word.lower() for word in _PARTS.findall(name)]
     joined = [after for word, after in pairwise(words) if word in {"and", "or"}]  # search_and_replace does both
+    if not _CHECKS_IN.isdisjoint(pairwise(words)):
+        return False
     described = str(tool.get("description") or "").split(maxsplit=1)[:1]
     for word in (*joined, *words, *(word.lower().rstrip("s") for word in described)):
         if word in WRITES.split():

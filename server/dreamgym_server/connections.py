@@ -33,6 +33,8 @@ PROBES_PER_ACCEPTED = 3
 
 MAX_BODY_BYTES = 2**20
 """Maximum size of a body. Some megabytes of small keys would block the event loop for more than 0.1 s."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Maximum size of a request's first line and headers, if they arrive in pieces; in memory, headers are much larger."""
 MAX_DEPTH = 64
 """Maximum nesting of arrays and objects, the envelope of the request included."""
 
@@ -45,6 +47,7 @@ _AS_ONE_KIND = bytes.maketrans(b"{}", b"[]")
 CLIENT = "dreamgym.client"
 """Name of the `Sender` in the scope of a request."""
 TOO_MANY = {"error": "too many connections are open: try again later"}
+TOO_LONG_HEAD = {"error": f"the request's first line and headers exceed {MAX_HEAD_BYTES} bytes"}
 STOPS = {"error": "the server stops and has not finished this request: send it again later, or to another server"}
 
 
@@ -58,6 +61,8 @@ class BoundedConnection(HttpToolsProtocol):
     _arriving: asyncio.TimerHandle | None = None
     _is_begun = False
     """True while only a part of a request has arrived."""
+    _head_bytes: int | None = None
+    """Number of bytes so far of a request whose headers are not complete; None if there is none."""
     _beyond_bound = False
     _silent: ClassVar[dict[BoundedConnection, None]]
     """Connections of one server beyond the bound whose request has not arrived, the oldest first."""
@@ -91,12 +96,22 @@ class BoundedConnection(HttpToolsProtocol):
         super().data_received(data)
         if self._is_begun and self._arriving is None:
             self._wait()
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._close_with("431 Request Header Fields Too Large", TOO_LONG_HEAD)
 
     def on_message_begin(self) -> None:
-        self._is_begun = True
+        self._is_begun, self._head_bytes = True, 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header. Trailers come after the headers; nobody reads them, and there may be any number."""
+        if self._head_bytes is not None:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        self._head_bytes = None
         super().on_headers_complete()
         if self.cycle is None:  # a websocket
             return
@@ -119,9 +134,12 @@ class BoundedConnection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def _refuse(self) -> None:
+        self._close_with("503 Service Unavailable\r\nRetry-After: 5", TOO_MANY)
+
+    def _close_with(self, status: str, error: dict[str, str]) -> None:
         self._arrived()
-        said = json.dumps(TOO_MANY).encode()
-        head = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: {len(said)}\r\n"
+        said = json.dumps(error).encode()
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(said)}\r\n"
         self.transport.write(head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n" + said)
         self.transport.close()
 

@@ -74,6 +74,21 @@ def test_eval_plays_the_agent_and_stores_nothing(dreamgym: Command, dsn: str, po
     assert len(stored(dsn)) == before
 
 
+def test_tasks_without_a_split_are_reported_because_they_may_have_been_trained_on(
+    dreamgym: Command, dsn: str, policy: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "coin"
+    shutil.copytree(COIN, folder)
+    (folder / "env.toml").write_text('name = "coin"\n')
+    dream = ("--against", "dream", "--model", "nearest")
+    usual = ("eval", str(folder), "--policy", str(policy), "--episodes", "1", *dream)
+    told = "20 of 20 tasks have no metadata.split: they belong to every split, so the policy may have been trained on"
+    assert "metadata.split" not in dreamgym(*usual, "--split", "train")[2]
+    tasks = folder / "tasks.jsonl"
+    tasks.write_text(tasks.read_text().replace(',"split":"train"', ""))
+    assert told in dreamgym(*usual)[2]
+
+
 DOWN = """
 from dreamgym import EnvironmentSpec, Task
 from dreamgym.errors import EnvironmentUnavailable

@@ -291,6 +291,20 @@ def test_a_collection_into_the_buffer_resumes_and_stores_nothing_twice(dreamgym:
     assert "6 of 6 episodes" in err
 
 
+def test_a_dream_of_a_game_plays_only_tasks_that_were_recorded(dreamgym: Command, dsn: str) -> None:
+    file = Path("lamps.py")
+    as_text = file.read_text().replace("times", "command").replace("integer", "string")
+    file.write_text(as_text.replace('{"command": 1}', '{"command": "press"}'))
+    real, dream = collect(3)[:-2], collect(5, "dream.jsonl", against="dream", model="nearest")
+    code, _, err = dreamgym(*dream)
+    assert (code, "100 of 100 tasks were never recorded, such as 'lamp-0'" in err) == (2, True), err
+    assert dreamgym(*real)[0] == 0
+    code, _, err = dreamgym(*dream)
+    assert (code, "97 of 100 tasks were never recorded" in err) == (0, True), err
+    assert lamps_of("dream.jsonl") == [0, 1, 2, 0, 1]
+    assert all(played.success for played in read_jsonl(Path("dream.jsonl"), Trajectory))
+
+
 def test_each_step_records_the_seed_and_the_versions_that_it_was_played_with(dreamgym: Command) -> None:
     assert (
         dreamgym("collect", "coin", "--agent", "expert", "--episodes", "2", "--seed", "7", "--out", "c.jsonl")[0] == 0

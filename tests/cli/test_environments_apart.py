@@ -260,7 +260,8 @@ def test_a_run_is_forgotten_with_everything_that_belongs_only_to_it(dreamgym: Co
     run(folder, "b", "Bob", task="Who else?")
     assert dreamgym("seed", "crm", "crm")[0] == 0
     assert tables(dsn, "crm") != before
-    assert dreamgym("db", "forget", "crm", "b", "--yes")[0] == 0
+    code, _, err = dreamgym("db", "forget", "crm", "b", "--yes")
+    assert (code, f"{folder.resolve()} still contains crm-b, and the next command" in err) == (0, True)
     # the watermark is a number that says when, so that servers learn again from what is left
     assert tables(dsn, "crm") == {**before, "watermarks": 1}
     assert answers(dsn) == ["Ada"]

@@ -3,6 +3,7 @@
 import fcntl
 import io
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,14 @@ from pydantic import JsonValue, ValidationError
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.redaction import RedactionRules
-from dreamgym.runs.experiment.compare import agree, check_environment, check_held_out, check_seeds, compare
+from dreamgym.runs.experiment.compare import (
+    agree,
+    check_bases,
+    check_environment,
+    check_held_out,
+    check_seeds,
+    compare,
+)
 from dreamgym.runs.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, name_of, read_plan
 from dreamgym.runs.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
 from dreamgym.runs.experiment.process import begin, interrupt, logged
@@ -106,6 +114,14 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ('arm = "dream"', 'arm = "drem"', "names unknown arms: drem"),
         ('name = "dream"', 'name = "dream"\nbehaviour = "random"', "expected behaviour or train, got both"),
         ('name = "warm start"', 'name = "warm start"\nspoiled = "no reward"', "for an arm that trains"),
+        ("steps = 3", "steps = 3, model = 'nearest -k 5'", "arm 'dream': .*-k is for check, fidelity and fit"),
+        ('name = "warm start"', 'name = "warm start"\nrecordings = 1', "recordings is for an arm that trains"),
+        ('name = "dream"', 'name = "dream"\nspoiled_share = 0.5', "expected spoiled to be .*, got None"),
+        (
+            'name = "dream"',
+            'name = "dream"\nspoiled = "no reward"\nspoiled_share = 0.5',
+            "expected spoiled to be 'next states' or 'calls and next states', got 'no reward'",
+        ),
         ('name = "warm start"', 'name = "warm start"\nafter = "dream"', "after is for an arm that trains"),
         (
             'name = "dream"',
@@ -274,6 +290,27 @@ def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
     changed = plan.arm[1].model_copy(update={"train": {"steps": 4, "without": ["history"]}})
     with pytest.raises(InvalidInput, match=r"train.steps was 3 and is 4 now, .*give the arm another name"):
         kept_result(seed, changed)
+
+
+def test_arms_whose_first_arm_was_removed_to_be_trained_again_are_refused_by_name(tmp_path: Path) -> None:
+    after = "".join(
+        f'[[arm]]\nname = "{name}"\nafter = "{first}"\n{settings}\n'
+        for name, first, settings in (
+            ("more", "dream", "train = {}"),
+            ("most", "more", "train = { against = 'real' }\nrates = [1e-3, 5e-4]"),
+        )
+    )
+    plan, seed = read(tmp_path, GOOD.replace("[[compare]]", f"{after}[[compare]]")), tmp_path / "seed-0"
+    check_bases(plan, [seed])
+    for arm in ("dream", "more", "most_rate_0_001"):
+        (seed / arm).mkdir(parents=True)
+        (seed / arm / "result.json").touch()
+    check_bases(plan, [seed])
+    (seed / "dream" / "result.json").rename(seed / "dream" / "trained.json")
+    check_bases(plan, [seed])  # only its test is repeated
+    shutil.rmtree(seed / "dream")
+    with pytest.raises(InvalidInput, match=r"remove them too.*: \S+/more, \S+/most_rate_0_001$"):
+        check_bases(plan, [seed])
 
 
 def test_a_stored_result_may_name_old_settings_with_the_values_that_are_fixed_now(tmp_path: Path) -> None:

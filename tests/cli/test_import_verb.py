@@ -77,8 +77,18 @@ def test_usable_conversations_are_stored_once_and_the_others_are_named(run: Comm
         "not usable: chats.jsonl, line 4: is not valid JSON: Expecting value at line 4, column 1",
         "not usable: chats.jsonl, line 3: calls tools that environment 'crm' does not have: fly",
         "2 of 2 trajectories are new in the buffer of 'crm'",
+        "crm/trajectories.jsonl stays as it is, and `check`, `fidelity` and copies of the folder know only what is in "
+        "it: to add episodes, import them with --out NEW.jsonl, and append that file",
     ]
-    assert "0 of 2 trajectories are new" in run("chats.jsonl", "--env", "crm")[1]
+    again = run("chats.jsonl", "--env", "crm")[1]
+    assert ("0 of 2 trajectories are new" in again, "stays as it is" in again) == (True, False)
+
+
+@pytest.mark.usefixtures("crm")
+def test_a_text_that_is_cut_off_at_the_end_of_its_line_is_named_with_its_place(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "chats.jsonl").write_text('{"messages": "Who\n' + json.dumps(chat("find")))
+    said = run("chats.jsonl", "--env", "crm", "--out", "out.jsonl")[1]
+    assert "line 1: is not valid JSON: Invalid control character at line 1, column 18" in said
 
 
 @pytest.mark.usefixtures("chats", "crm", "dsn")
@@ -90,6 +100,13 @@ def test_an_episode_whose_id_is_stored_with_other_content_is_named(run: Command,
     code, said = run("mine.jsonl", "--env", "crm")
     assert (code, "0 of 1 trajectories are new" in said) == (0, True)
     assert f"not stored, because their ids are stored with other content or of another environment: {first.id}" in said
+
+
+@pytest.mark.usefixtures("chats", "crm", "dsn")
+def test_episodes_that_the_folder_contains_are_stored_without_a_remark(run: Command) -> None:
+    assert run("chats.jsonl", "--env", "crm", "--out", "crm/trajectories.jsonl")[0] == 0
+    code, said = run("chats.jsonl", "--env", "crm")
+    assert (code, "2 of 2 trajectories are new" in said, "stays as it is" in said) == (0, True, False)
 
 
 @pytest.mark.usefixtures("chats", "crm")
@@ -155,6 +172,24 @@ def test_a_new_folder_is_made_from_the_tool_definitions_in_the_files(run: Comman
     ]
     assert [task.instruction for task in spec.tasks] == ["Is Mia there?"]
     assert "has a tools.json already" in run("chats.jsonl", "--env", "made/My CRM", "--new")[1]
+
+
+def test_a_server_whose_only_tool_takes_one_text_is_imported_as_a_server_and_not_as_a_game(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema: JsonObject = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+    tools: list[JsonValue] = [{"type": "function", "function": {"name": "console", "parameters": schema}}]
+    chats = [
+        {**chat("console", asked=command, answer=answer, arguments=json.dumps({"command": command})), "tools": tools}
+        for command, answer in (("show 1", "one is open"), ("refund 2", "two is refunded"), ("list", "1, 2 and 3"))
+    ]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
+    assert run("chats.jsonl", "--env", "desk", "--new", "--out", "out.jsonl")[0] == 0
+    assert not EnvironmentSpec.load(tmp_path / "desk").is_over_when_done, "an agent that stops has not failed"
+    monkeypatch.setattr(sys, "argv", ["dreamgym", "check", "desk", "--against", "dream", "--model", "nearest"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "got       no answer: the recordings of tool 'console'" in capsys.readouterr().out
 
 
 def test_episodes_of_another_version_of_a_tool_are_named_in_one_line(run: Command, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.fault_words import learned, reason_in_words
 from dreamgym.mirror import Mirror
-from dreamgym.schema import schema_of
+from dreamgym.schema import Schema, schema_of
 from dreamgym.tools import Tools
 from dreamgym.types import JsonObject, ToolCall
 
@@ -115,6 +115,56 @@ def test_words_that_tell_the_size_of_a_value_are_not_used_for_a_value_of_another
     assert reason_in_words(schema, five, told_limit) == "tags: at most 2"
     told_size, _ = learned([(schema, three, "tags: at most 2, got 3")])
     assert reason_in_words(schema, five, told_size) is None
+
+
+def test_words_that_name_the_schema_of_one_tool_name_that_of_another_tool() -> None:
+    def tool(name: str) -> Schema:
+        return schema_of({"title": f"{name}Arguments", "properties": {"id": {"type": "string"}}})
+
+    seen = ToolCall(name="get_booking", arguments={"id": 8})
+    words, _ = learned([(tool("get_booking"), seen, "1 error for get_bookingArguments\tid\tgot 8")])
+    asked = ToolCall(name="cancel", arguments={"id": 9})
+    assert reason_in_words(tool("cancel"), asked, words) == "1 error for cancelArguments\tid\tgot 9"
+
+
+@pytest.mark.parametrize(
+    ("count", "reason"),
+    [(-4, "count must be at least 1, got int -4"), (51, None), ("7", None), (0.5, None)],
+    ids=["the same bound", "another bound", "another type", "a fraction"],
+)
+def test_a_field_that_may_be_null_is_refused_in_the_words_of_the_bound_that_its_value_breaks(
+    count: JsonValue, reason: str | None
+) -> None:
+    bounded: JsonValue = {"type": "integer", "minimum": 1, "maximum": 50}
+    schema = schema_of({"properties": {"count": {"anyOf": [bounded, {"type": "null"}]}}})
+    seen, asked = (ToolCall(name="list", arguments={"count": value}) for value in (0, count))
+    words, _ = learned([(schema, seen, "count must be at least 1, got int 0")])
+    assert reason_in_words(schema, asked, words) == reason
+
+
+@pytest.mark.parametrize("inner", [{"r": 1}, {"x": 1, "y": 2}], ids=["another field is missing", "a field too many"])
+def test_a_fault_inside_an_alternative_of_a_field_has_no_words(inner: JsonObject) -> None:
+    without_r: JsonObject = {"x": 1}
+    circle: JsonObject = {"type": "object", "required": ["x", "r"], "additionalProperties": False}
+    circle["properties"] = {"x": {}, "r": {}}
+    schema = schema_of({"properties": {"shape": {"anyOf": [circle, {"type": "null"}]}}})
+    seen, asked = (ToolCall(name="draw", arguments={"shape": value}) for value in (without_r, inner))
+    words, _ = learned([(schema, seen, "shape lacks r")])
+    assert reason_in_words(schema, asked, words) is None
+
+
+def test_a_server_that_tells_the_messages_of_json_schema_without_the_field_is_simulated_so() -> None:
+    small = (call(count=0), "0 is less than the minimum of 1")
+    assert told(call(pages=2), small) == "2 is less than the minimum of 5"
+    assert told(call(tags=[1]), small) == "1 is not of type 'string'"
+    assert told(call(pages=2), (without("title"), "'title' is a required property")) is None
+
+
+def test_words_that_were_told_of_a_whole_number_are_not_used_for_a_fraction() -> None:
+    schema = schema_of({"properties": {"amount": {"type": "number", "exclusiveMinimum": 0}}})
+    seen, asked = (ToolCall(name="pay", arguments={"amount": value}) for value in (-3, -0.5))
+    words, _ = learned([(schema, seen, "amount: above 0, got int -3")])
+    assert reason_in_words(schema, asked, words) is None
 
 
 def test_a_kind_that_was_refused_in_two_ways_has_no_words() -> None:

@@ -85,6 +85,15 @@ def test_a_missing_path_is_not_taken_for_a_provider(path: str) -> None:
         load.load_model(path)
 
 
+@pytest.mark.parametrize("setting", ["nearest without history", "gpt-4.1 -k 5"])
+def test_a_setting_with_more_than_a_model_is_not_taken_for_a_name(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with pytest.raises(InvalidInput, match=r"expected the name of a model, got .* to DreamEnvironment"):
+        load.load_model(setting)
+
+
 def test_an_unknown_model_lists_the_forms_and_the_registered_backends() -> None:
     with pytest.raises(UnknownName) as caught:
         load.load_model("")

@@ -136,6 +136,21 @@ async def test_an_answer_whose_output_schema_is_a_list_is_given_as_recorded() ->
     assert Tools(spec).violation("ids", answer) is None
 
 
+async def test_a_recorded_call_is_answered_though_its_schemas_refer_to_another_document() -> None:
+    elsewhere: JsonObject = {"type": "object", "properties": {"id": {"$ref": "https://example.com/id.json"}}}
+    tool: JsonObject = {"name": "get", "inputSchema": elsewhere, "outputSchema": elsewhere}
+    spec = EnvironmentSpec(name="desk", tools_list=({"tools": [tool]},))
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add([recorded(0, step("get", {"id": 1}, '{"id": 1}'), spec=spec)])
+    made = DreamEnvironment(spec, NearestModel(), buffer)
+    await made.reset(Task(id="new", env="desk", instruction=""))
+    call = ToolCall(name="get", arguments={"id": 1})
+    assert Tools(spec).refusal(call, call.canonical()) is None
+    answer = await made.step(call)
+    assert (answer.observation, answer.info["structured"]) == ('{"id": 1}', {"id": 1})
+    assert Tools(spec).violation("get", answer) is None
+
+
 async def test_a_picture_is_repeated_to_the_letter() -> None:
     made, _ = await dream()
     assert (await made.step(ToolCall(name="show_map"))).content == [IMAGE]

@@ -14,7 +14,7 @@ import pytest
 from dreamgym_server.recorder import child, http_to_http, http_to_stdio
 from dreamgym_server.running import running
 from pydantic import JsonValue
-from recorder_stage import BIN, HANDSHAKE, INITIALIZED, ODD, call, events, raw_stdio, recording, request
+from recorder_stage import BIN, HANDSHAKE, INITIALIZED, ODD, RawHttp, call, events, raw_stdio, recording, request
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -120,6 +120,34 @@ async def test_a_call_that_hangs_is_reported_when_the_agent_cancels_it_or_leaves
     )
 
 
+async def test_a_call_that_the_end_of_the_recording_cuts_off_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym_server.running.GRACE_S", 0)
+    async with aiohttp.ClientSession() as http:
+        async with recording(ODD, tmp_path) as recorder:
+            client = RawHttp(http, recorder.client("r").url)
+            await client.shake_hands()
+            hanging = asyncio.create_task(client.post(call("hang", 1)))
+            for number in range(2, 5):  # the server takes one call after the other
+                await client.ask(call("count", number))
+        status, said = await hanging
+    assert status == 503
+    assert b"the recording has ended, and the server had not answered yet" in said
+
+
+async def test_a_stream_that_the_end_of_the_recording_cuts_off_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym_server.running.GRACE_S", 0)
+    async with aiohttp.ClientSession() as http:
+        async with recording(ODD, tmp_path) as recorder:
+            client = RawHttp(http, recorder.client("r").url)
+            await client.shake_hands()
+            stream = await http.post(client.url, json=call("ask", 1), headers=client.headers)
+        assert b"elicitation/create" in await stream.read()
+
+
 async def test_over_stdio_garbage_is_passed_on_and_reported_and_the_rest_is_recorded(tmp_path: Path) -> None:
     async with raw_stdio(record(tmp_path, "--", *ODD)) as server:
         await server.shake_hands()
@@ -175,6 +203,21 @@ async def test_a_line_that_is_longer_than_the_bound_ends_the_server_and_its_open
     async with recording([sys.executable, "-c", DEEP], tmp_path) as recorder:
         answered = await recorder.client("r").ask(call("f", 7, depth=2**17))
     assert answered["error"]["message"].startswith("Connection closed: the server wrote a line of more than")
+
+
+async def test_a_line_on_stderr_that_is_longer_than_the_bound_is_left_out_and_the_server_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "MAX_STDERR_LINE_BYTES", 2**16)
+    async with recording(ODD, tmp_path) as recorder:
+        client = recorder.client("r")
+        await client.shake_hands()
+        for text in ("long " * 2**16, "long " * 2**16, "short"):
+            assert "result" in await client.ask(call("mutter", 1, text=text))
+        said = recorder.said
+    assert [line for line in said if line.startswith("server")] == [f"server | {child.TOO_LONG_LINE}"] * 2 + [
+        "server | short"
+    ]
 
 
 async def test_a_tool_list_that_changes_is_recorded_as_it_was_each_time(tmp_path: Path) -> None:
@@ -261,12 +304,20 @@ async def failing_server() -> AsyncIterator[str]:
         error = '{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"Session not found"}}'
         return Response(error, 404, media_type="application/json")
 
+    async def endless(request: Request) -> Response:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b'event: message\ndata: {"jsonrpc":"2.0","id":1,"result":{"a":"'
+            while not await request.is_disconnected():
+                yield b"x" * 1024
+
+        return StreamingResponse(chunks(), media_type=request.query_params["type"])
+
     async def there(request: Request) -> Response:
         return Response('{"jsonrpc":"2.0","id":1,"result":{"content":[]}}', media_type="application/json")
 
     routes = [
         Route(f"/{endpoint.__name__}", endpoint, methods=["POST"])
-        for endpoint in (breaks_off, proxy_error, never, moved, astray, forgets)
+        for endpoint in (breaks_off, proxy_error, never, moved, astray, forgets, endless)
     ]
     async with running(Starlette(routes=[*routes, Route("/there/", there, methods=["POST"])])) as url:
         yield url
@@ -281,6 +332,20 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_agent_too_and_is_a_l
         "the last message was cut off: the server 127.0.0.1 cannot be reached or closed the connection"
     )
     assert unanswered.startswith("tools/call 'count' has no answer")
+
+
+async def test_an_answer_without_an_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_to_http, "MAX_MESSAGE_BYTES", 2**16)
+    why = "the server sent a message of more than 65,536 bytes"
+    async with failing_server() as url, recording(f"{url}/endless?type=application/json", tmp_path) as recorder:
+        answer = await recorder.client("r").ask(call("count", 1))
+    assert (answer["id"], answer["error"]["message"]) == (1, why)
+    async with failing_server() as url, recording(f"{url}/endless?type=text/event-stream", tmp_path) as recorder:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await recorder.client("s").post(call("count", 1))
+    unanswered = f"tools/call 'count' has no answer: {why}"
+    assert recorder.losses("r") == [unanswered]
+    assert recorder.losses("s") == [f"the last message was cut off: {why}", unanswered]
 
 
 async def test_an_error_page_is_passed_on_and_not_recorded(tmp_path: Path) -> None:
@@ -336,9 +401,11 @@ async def test_an_invalid_message_is_refused_before_a_stdio_server_is_started(
 ) -> None:
     monkeypatch.setattr(http_to_stdio, "MAX_SERVERS", 1)
     async with recording(ODD, tmp_path) as recorder:
-        statuses = [(await recorder.client("a").post(body))[0] for body in (b"{", b"[]", b'"x"', b"[" * 100_000)]
+        half = b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}'  # half a surrogate: no answer would come
+        bodies = (b"{", b"[]", b'"x"', b"[" * 100_000, half)
+        statuses = [(await recorder.client("a").post(body))[0] for body in bodies]
         valid = [(await recorder.client(run).post(INITIALIZED))[0] for run in ("b", "a")]
-    assert statuses == [400] * 4
+    assert statuses == [400] * 5
     assert valid == [202, 503], "the only server that may run is that of the first valid message"
 
 

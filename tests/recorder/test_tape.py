@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import resource
 import shutil
@@ -10,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dreamgym_server.recorder import writer
 from dreamgym_server.recorder.pairing import Form, Heard
+from dreamgym_server.recorder.stdio_to_stdio import say_all
 from dreamgym_server.recorder.writer import Known, StderrLine, Tape, append_event
 from pydantic import JsonValue
 from recorder_stage import ODD, call, events, recording
@@ -171,6 +174,29 @@ def test_a_closed_stderr_does_not_end_the_recording(tmp_path: Path) -> None:
     summary = on.close()
     assert (summary.calls["r"], summary.losses) == (2, {"it was too long": 1})
     assert texts(tmp_path) == ["one", "two"]
+
+
+def test_a_server_that_writes_to_stderr_faster_than_it_can_be_printed_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MAX_WAITING_STDERR", 10_000)
+    released, said = threading.Event(), list[str]()
+
+    def slowly(line: str) -> None:
+        released.wait(20)
+        said.append(line)
+
+    on = Tape(tmp_path, Redactor(RedactionRules(), key=b"0" * 32, remembers=True), slowly)
+    stream = io.BytesIO(b"debug\n" * 1000)
+    reader = threading.Thread(target=say_all, args=(stream, on))
+    reader.start()
+    reader.join(0.2)
+    assert on.is_behind()
+    assert stream.tell() < 1000
+    released.set()
+    reader.join(20)
+    on.close()
+    assert said == ["server | debug"] * 1000
 
 
 def test_a_value_of_a_later_header_is_removed_from_earlier_lines(tmp_path: Path) -> None:

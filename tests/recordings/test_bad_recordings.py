@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from folder_stage import FIND, GET, SERVER, Tape, contents, crm, trajectories
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.recordings.folder import build_folder
+from dreamgym.recordings.folder import build_folder, update_folder
 from dreamgym.types import JsonObject
 
 
@@ -160,6 +161,26 @@ def test_without_any_tool_list_nothing_is_written_and_tools_json_can_be_written_
     (folder / "tools.json").write_text(json.dumps({"tools": [GET]}))
     assert build_folder(folder).messages == ("no run lists the tools; those in tools.json are used",)
     assert list(trajectories(folder)) == ["crm-a"]
+
+
+def test_a_tool_list_that_cannot_be_used_is_named_if_there_is_no_other(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").exchange("tools/list", {}, result={"tools": [GET, {"name": ""}]}).call("get", "Ada", id="x1")
+    with pytest.raises(InvalidInput, match=r"the tool list of a cannot be used \(expected tools that each have a name"):
+        build_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "file", ["env.toml", "environment.id", "tools.json", "recordings/a.jsonl", "recordings/b.jsonl"]
+)
+def test_a_pipe_or_a_device_in_a_folder_is_refused_before_it_is_read(tmp_path: Path, file: str) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", "Ada", id="x1")
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file)
+    for read in (update_folder, EnvironmentSpec.load):
+        with pytest.raises(InvalidInput, match=rf"{file}: expected a file, got a pipe or a device: remove it"):
+            read(folder)
 
 
 def test_an_empty_recording_is_reported_and_gives_no_episode(tmp_path: Path) -> None:

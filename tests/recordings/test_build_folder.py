@@ -117,6 +117,13 @@ def test_refusals_are_learnt_with_gaps_for_tool_and_reason(
     assert (mirror.unknown_tool, mirror.invalid_arguments) == (learnt_unknown, learnt_invalid)
 
 
+def test_the_name_of_an_unknown_tool_has_a_gap_only_where_it_is_a_whole_word(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", "{}", id="x1").call("know", "Unknown tool: know", is_error=True)
+    build_folder(folder)
+    assert EnvironmentSpec.load(folder).mirror.unknown_tool == "Unknown tool: {tool}"
+
+
 def test_the_words_of_a_refusal_are_learnt_by_kind_of_fault(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     said = "MCP error -32602: Input validation error: Invalid arguments for tool get: expected string at id"

@@ -119,6 +119,15 @@ def test_a_conversation_without_a_usable_call_is_reported(tmp_path: Path) -> Non
     assert [skipped.reason for skipped in report.skipped] == ["has no tool call with a result"]
 
 
+def test_calls_in_anthropics_form_are_reported_as_such(tmp_path: Path) -> None:
+    call: JsonObject = {"type": "tool_use", "id": "1", "name": "find", "input": {}}
+    result: JsonObject = {"type": "tool_result", "tool_use_id": "1", "content": "#7"}
+    chat: list[JsonObject] = [USER, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    report = imported(tmp_path, spec("find"), chat)
+    assert report.trajectories == []
+    assert "content blocks of Anthropic's Messages API" in report.skipped[0].reason
+
+
 def test_definitions_are_taken_as_they_are() -> None:
     schema: JsonObject = {"type": "object", "properties": {"q": {"type": "string"}}, "x-unknown": 1}
     definitions = [{"type": "function", "function": {"name": "find", "description": "d", "parameters": schema}}, {}, 3]

@@ -291,6 +291,36 @@ async def test_a_refusal_is_the_recorded_one_or_like_it(
     assert answer.json()["error"] == error
 
 
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("prompts/get", {"name": "greet", "arguments": {"who": "Zoe"}}),
+        ("resources/read", {"uri": "demo://two"}),
+        ("resources/read", {"uri": "demo://rooms/5/keys"}),
+    ],
+)
+async def test_what_the_server_lists_is_refused_as_not_recorded_and_not_as_unknown(
+    stage: Stage, method: str, params: dict[str, Any]
+) -> None:
+    listings = {
+        **MIRROR["listings"],
+        "resources/templates/list": [{"resourceTemplates": [{"uriTemplate": "demo://rooms/{n}/keys", "name": "keys"}]}],
+    }
+    unknown = {"code": 0, "message": "Unknown prompt: no"}
+    lookups = [*MIRROR["lookups"], {"method": "prompts/get", "params": {"name": "no"}, "error": unknown}]
+    spec = mirrored(initialize=INITIALIZE, listings=listings, lookups=lookups)
+    error = (await asked(stage, spec, method, params, HANDSHAKE)).json()["error"]
+    assert error == {"code": -32602, "message": f"No recording of this simulation shows what {method} answers to this"}
+
+
+async def test_the_name_in_a_recorded_refusal_is_replaced_only_where_it_is_a_whole_word(stage: Stage) -> None:
+    unknown = {"code": 0, "message": "Unknown prompt: no"}
+    lookups = [{"method": "prompts/get", "params": {"name": "no"}, "error": unknown}]
+    spec = mirrored(initialize=INITIALIZE, lookups=lookups)
+    error = (await asked(stage, spec, "prompts/get", {"name": "gone"}, HANDSHAKE)).json()["error"]
+    assert error == {"code": 0, "message": "Unknown prompt: gone"}
+
+
 @pytest.mark.parametrize(("headers", "code"), [(HANDSHAKE, -32002), (MODERN, -32602)])
 async def test_without_a_recorded_refusal_a_resource_is_refused_as_the_protocol_says(
     stage: Stage, headers: dict[str, str], code: int

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from dreamgym_server import connections
 from dreamgym_server.app import build
-from dreamgym_server.connections import InOnePiece
+from dreamgym_server.connections import MAX_HEAD_BYTES, InOnePiece
 from dreamgym_server.running import running
 from server_stage import Stage
 from starlette.types import Receive, Scope, Send
@@ -63,6 +63,46 @@ async def test_a_request_that_does_not_arrive_in_time_is_dropped(
             assert await asyncio.wait_for(reader.read(), 20) == b""
         writer.close()
         assert await asked(url) == 200
+
+
+@pytest.mark.anyio
+async def test_headers_that_are_too_long_are_refused_before_their_end(stage: Stage) -> None:
+    async with stage.serve() as (url, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        writer.write(head + (b"a: b\r\n" * MAX_HEAD_BYTES)[: MAX_HEAD_BYTES + 1 - len(head)])
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+        assert b"the request's first line and headers exceed 65536 bytes" in answer
+        assert await asked(url) == 200
+
+
+@pytest.mark.anyio
+async def test_headers_after_a_body_are_not_kept(stage: Stage) -> None:
+    seen = list[Scope]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        message = await receive()
+        if scope["type"] == "lifespan":
+            while message["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+                message = await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        seen.append(scope)
+        while message.get("more_body"):
+            message = await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async with running(app) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"0\r\n" + b"late: 1\r\n" * 1000 + b"\r\n")
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
+    assert [name for name, _ in seen[0]["headers"]] == [b"host", b"transfer-encoding"]
 
 
 @pytest.mark.anyio

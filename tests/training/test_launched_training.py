@@ -99,7 +99,7 @@ async def test_two_processes_train_in_the_dream_then_in_reality_and_resume(dsn: 
 def test_if_the_first_process_fails_both_end_and_only_the_first_says_why(
     options: tuple[str, ...], variables: dict[str, str], sentence: str, tmp_path: Path
 ) -> None:
-    done = launched("--policy", str(tmp_path), "--probe", "0", "--out", str(tmp_path / "out"), *options, **variables)
+    done = launched("--policy", "tiny", "--probe", "0", "--out", str(tmp_path / "out"), *options, **variables)
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if line.startswith("dreamgym: ")]
     assert len(said) == 1, done.stderr

@@ -61,6 +61,8 @@ def test_a_misspelt_split_is_told_where_tasks_are_practised_and_where_they_are_t
     )
     assert [one.id for one in tasks_of(tested, "Test", None)] == ["mine"]
     assert capsys.readouterr().err == "", "a split that was asked for is none by mistake"
+    with pytest.raises(InvalidInput, match=r"no tasks of split 'dev': give another --split, or write tasks into"):
+        tasks_of(tested, "dev", None)
 
 
 def test_tasks_that_are_all_of_another_split_are_refused_with_what_to_change() -> None:

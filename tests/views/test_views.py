@@ -9,7 +9,7 @@ import pytest
 from pydantic import JsonValue
 from session_stage import Step, learned, played, step
 
-from dreamgym.types import JsonObject, ToolCall
+from dreamgym.types import JsonObject, ToolCall, Transition
 from dreamgym.views.learn import learn
 from dreamgym.views.reads import reading_tools
 
@@ -403,3 +403,64 @@ def test_refusals_and_content_of_one_world_are_not_given_in_another() -> None:
     assert given("get_note", 4, "second") is None
     assert given("get_user", 3, "first") == '{"id": 3, "org": "acme"}'
     assert given("get_user", 3, "second") is None
+
+
+def test_a_tool_that_checks_a_guest_in_is_a_write() -> None:
+    rules = learned([("check_in", {"id": "B1"}, "Ada is in room 4.")])
+    assert rules.reads == frozenset()
+
+
+def test_a_tool_that_refuses_a_call_that_it_just_took_is_a_write() -> None:
+    rules = learned(
+        [("select_seat", {"id": "A1"}, "Seat A1 is yours."), ("select_seat", {"id": "A1"}, "!A1 is taken.")]
+    )
+    assert rules.reads == frozenset()
+    assert played(rules, ("select_seat", {"id": "A1"}), ("select_seat", {"id": "A1"})) == [
+        "Seat A1 is yours.",
+        "!A1 is taken.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tool", "answers"),
+    [
+        ("occupancy", [{"taken": 2, "free": 4}] * 2),
+        ("cancel", [{"id": "B1", "refund": 126.4}, {"id": "B2", "refund": 126.4}]),
+        ("report", ["2 rooms are taken."] * 2),
+    ],
+)
+def test_a_number_that_was_equal_in_two_answers_by_chance_is_not_given_to_a_third_call(
+    tool: str, answers: list[Any]
+) -> None:
+    recorded = [[(tool, {"id": f"B{number}"}, answer)] for number, answer in enumerate(answers, 1)]
+    assert played(learned(*recorded), (tool, {"id": "B3"})) == [None]
+
+
+def test_the_only_recorded_answer_of_a_tool_is_given_to_other_calls_only_if_its_name_is_a_verb() -> None:
+    rules = learned([("guest_of", {"room": 4}, "Ada Lovelace"), ("wipe", {"room": 4}, "done")])
+    assert played(rules, ("guest_of", {"room": 5}), ("wipe", {"room": 5})) == [None, "done"]
+
+
+def test_a_tool_that_also_answered_with_several_blocks_has_no_form() -> None:
+    def guests(prefix: str, names: list[str]) -> Transition:
+        listed = step("send_names", {"prefix": prefix}, "\n".join(names))
+        if len(names) == 1:
+            return listed
+        info: JsonObject = {"content": [{"type": "text", "text": name} for name in names]}
+        return listed.model_copy(update={"result": listed.result.model_copy(update={"info": info})})
+
+    rules = learn([("", [guests("A", ["Ada"]), guests("Z", [])])], {})
+    assert played(rules, ("send_names", {"prefix": "B"})) == [None]
+
+
+def test_the_price_of_one_recorded_booking_is_not_that_of_another() -> None:
+    def booked(number: int, room: int, total: float) -> JsonObject:
+        return {"id": f"BK-{number}", "room": room, "day": "Monday", "total": total}
+
+    rules = learned(
+        [
+            ("book", {"room": 2, "day": "Monday"}, booked(1, 2, 119.5)),
+            ("book", {"room": 5, "day": "Monday"}, booked(2, 5, 249.99)),
+        ]
+    )
+    assert played(rules, ("book", {"room": 2, "day": "Monday"}), ("book", {"room": 3, "day": "Monday"}))[1] is None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dreamgym.environment import read_tasks
+from dreamgym.environment import read_tasks, require_files
 from dreamgym.errors import InvalidInput
 from dreamgym.files import alone_in, write_whole
 from dreamgym.recordings.folder.edits import (
@@ -21,7 +21,7 @@ from dreamgym.recordings.folder.edits import (
 )
 from dreamgym.recordings.folder.env_file import describe, max_steps_in, name_in, write_state
 from dreamgym.recordings.folder.examples import observed_in
-from dreamgym.recordings.folder.listings import Pages, ToolLists, tool_lists
+from dreamgym.recordings.folder.listings import Pages, ToolLists, listings_of, tool_lists
 from dreamgym.recordings.folder.runs import Run, Say, read_runs
 from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.server import description_of, mirror_of
@@ -49,6 +49,7 @@ def update_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport 
     Raises:
         InvalidInput: see `build_folder`.
     """
+    require_files(folder)
     if not is_recorded(folder):
         return None
     try:
@@ -138,7 +139,7 @@ def _tools(folder: Path, runs: list[Run], say: Say) -> ToolLists:
     """The newest recorded tool list, else the one in the folder's tools.json."""
     found = tool_lists(runs, say)
     if found is None:
-        found = ToolLists(_pages_in(folder), {})
+        found = ToolLists(_pages_in(folder, runs), {})
         if runs:
             say("no run lists the tools; those in tools.json are used")
     if older := ", ".join(found.older()):
@@ -147,12 +148,18 @@ def _tools(folder: Path, runs: list[Run], say: Say) -> ToolLists:
     return found
 
 
-def _pages_in(folder: Path) -> Pages:
+def _pages_in(folder: Path, runs: Sequence[Run]) -> Pages:
     file = folder / "tools.json"
     if not file.exists():
+        faulty = [run.id for run in runs if listings_of(run, "tools/list")]
+        why = (
+            f"the tool list of {', '.join(faulty)} cannot be used (expected tools that each have a name of their own)"
+            if faulty
+            else "no run in recordings/ lists the tools"
+        )
         raise InvalidInput(
-            f"{folder}: no run in recordings/ lists the tools, and there is no tools.json: record a run whose agent "
-            "asks for tools/list, or write the server's answer to it into tools.json"
+            f"{folder}: {why}, and there is no tools.json: record a run whose agent asks for tools/list, or write the "
+            "server's answer to it into tools.json"
         )
     try:
         value = json.loads(file.read_text(encoding="utf-8"))

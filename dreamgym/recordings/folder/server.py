@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dreamgym.errors import InvalidInput
 from dreamgym.fault_words import learned
-from dreamgym.mirror import LISTINGS, LOOKUPS, Lookup, Mirror
+from dreamgym.mirror import LISTINGS, LOOKUPS, Lookup, Mirror, without_tool
 from dreamgym.recordings.folder.listings import ToolLists, listings_of
 from dreamgym.recordings.folder.runs import Run
 from dreamgym.recordings.folder.trajectories import Call, refused
@@ -109,7 +109,7 @@ def unknown_tool(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[st
     is_python_sdk = False
     for action, result in calls:
         if action.name not in tools and refused(action, result):
-            return result.observation.replace(action.name, "{tool}")
+            return without_tool(result.observation, action.name)
         is_python_sdk = is_python_sdk or (
             result.is_error and result.observation.startswith(f"Error executing tool {action.name}")
         )
@@ -133,7 +133,7 @@ def invalid_arguments(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mappi
             gap = re.sub(r"^['\"]?:\s*", "", rest) if name and re.match(r"['\"]?:", rest) else None
         if gap:
             before, _, after = said.partition(gap)
-            return f"{before.replace(action.name, '{tool}')}{{reason}}{after.replace(action.name, '{tool}')}"
+            return f"{without_tool(before, action.name)}{{reason}}{without_tool(after, action.name)}"
     return None
 
 
@@ -191,7 +191,7 @@ def protocol_errors(calls: Iterable[tuple[ToolCall, StepResult]], invalid: str |
     unclear = set()
     before, _, after = (invalid or "").partition("{reason}")
     for action, result in calls:
-        message, error = result.observation.replace(action.name, "{tool}"), result.info.get("error")
+        message, error = without_tool(result.observation, action.name), result.info.get("error")
         if not isinstance(error, dict):
             unclear.add(message)
             continue

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
 from dreamgym.content import result_of, storable_answer, storable_json
+from dreamgym.mirror import without_tool
 from dreamgym.recordings.folder.listings import ToolLists
 from dreamgym.recordings.folder.runs import Run, Say
 from dreamgym.recordings.log import Exchange
@@ -135,8 +136,8 @@ def unlisted(names: Collection[str], trajectory: Trajectory) -> list[str]:
 
 def refused(action: ToolCall, result: StepResult) -> bool:
     """True if the server answered that it has no such tool."""
-    said = result.observation
-    return result.is_error and action.name in said and _UNKNOWN.search(said.replace(action.name, "")) is not None
+    said = without_tool(result.observation, action.name)
+    return result.is_error and "{tool}" in said and _UNKNOWN.search(said.replace("{tool}", "")) is not None
 
 
 def _is_known(action: ToolCall, result: StepResult, run: Run, tools: ToolLists) -> bool:

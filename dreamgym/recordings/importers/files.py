@@ -160,7 +160,7 @@ class _Reading:
         reason = ""
         if not (at == self._told_at or is_piece):  # a list has the fault of its faulty item
             lines = str.count(self._content, "\n", self.position, at)
-            reason = f"is not valid JSON: {error.msg} at line {line + lines}, column {error.colno}"
+            reason = f"is not valid JSON: {error.msg.removesuffix(' at')} at line {line + lines}, column {error.colno}"
         elif at >= self._end_of_text or "Unterminated string" in str(error):  # the lines of an item that is cut off
             self.position = len(self._content)
             return reason

@@ -26,6 +26,9 @@ from dreamgym.types import JsonObject, Task, Trajectory
 _ENV = """\
 name = "{name}"
 description = ""
+# False: the agent decides when to stop, as with a server of tools. True: the environment ends an episode as soon as its
+# task is accomplished, as a game does.
+ends_itself = false
 
 # Keys, tokens and personal data are taken out of what is imported. Without this table, imports are stored unchanged.
 [redact]

@@ -36,7 +36,16 @@ def matches(value: JsonValue) -> bool:
 
 def read(document: Document) -> Iterator[Found]:
     """The episode of one conversation."""
-    episode = chat_episode(_messages(document.value), document.where)
+    messages = _messages(document.value)
+    blocks = {text(block.get("type")) for message in messages for block in objects(message.get("content"))}
+    if blocks & {"tool_use", "tool_result"} and not any(calls_of(message) for message in messages):
+        yield Skipped(
+            document.where,
+            "its calls are content blocks of Anthropic's Messages API (tool_use, tool_result), which are not read: "
+            "give them as OpenAI's tool_calls and tool messages, or in the format 'steps'",
+        )
+        return
+    episode = chat_episode(messages, document.where)
     if isinstance(episode, ImportedEpisode) and isinstance(document.value, dict):
         definitions = document.value.get("tools", document.value.get("functions"))
         episode = replace(episode, tools=openai_tools(definitions))

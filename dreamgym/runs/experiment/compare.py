@@ -18,10 +18,10 @@ from dreamgym.errors import InvalidInput
 from dreamgym.files import make_folder, write_whole
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.apart import check_apart
-from dreamgym.runs.experiment.plan import Plan, read_plan
+from dreamgym.runs.experiment.plan import Plan, name_of, read_plan
 from dreamgym.runs.experiment.prepared import Prepared, prepared_seeds
 from dreamgym.runs.experiment.process import begin, interrupt
-from dreamgym.runs.experiment.running import Make, Result, kept, queued
+from dreamgym.runs.experiment.running import BEGUN, RESULT, TRAINED, Make, Result, kept, queued
 from dreamgym.runs.experiment.spread import spread
 from dreamgym.runs.experiment.table import Published, plot, report
 from dreamgym.runs.opening import may_be_learned, require_at_least, tasks_of, unrecorded
@@ -113,7 +113,8 @@ def compare(
 def check_seeds(plan: Plan, given: Sequence[Prepared], folder: Path) -> None:
     """Raises InvalidInput if a world of the test or a held-out task occurs in training, or if results do not compare.
 
-    The folder's results do not compare with new ones if they were made in another environment or with other settings.
+    The folder's results do not compare with new ones if they were made in another environment, with other settings or
+    after an arm that is not there any more.
     """
     spec, real = given[0].spec, given[0].real
     check_held_out(plan, spec)
@@ -125,6 +126,28 @@ def check_seeds(plan: Plan, given: Sequence[Prepared], folder: Path) -> None:
     for prepared in given:
         for arm in (one for named in plan.arm for one in named.trained()):
             kept(prepared, arm)
+    check_bases(plan, [prepared.folder for prepared in given])
+
+
+def check_bases(plan: Plan, folders: Sequence[Path]) -> None:
+    """Raises InvalidInput if arms in the seeds' folders began with the policy of an arm that is not there any more.
+
+    That arm would be trained again, perhaps with other settings, and those after it would not compare with it.
+    """
+    stale: list[Path] = []
+    for folder in folders:
+        gone: set[str] = set()
+        for arm in plan.arm:
+            made = [folder / name_of(one) for one in arm.trained()]
+            if arm.after in gone:
+                stale += [one for one in made if (one / RESULT).exists() or (one / BEGUN).exists()]
+            if arm.after in gone or not any((one / file).exists() for one in made for file in (RESULT, TRAINED)):
+                gone.add(arm.name)
+    if stale:
+        raise InvalidInput(
+            "the arms in these folders began with the policy of an arm that is not there any more and would be trained "
+            f"again: remove them too, so that they begin with the new one: {', '.join(map(str, stale))}"
+        )
 
 
 def check_held_out(plan: Plan, spec: EnvironmentSpec) -> None:

@@ -24,6 +24,8 @@ from dreamgym.training.practice import SEEDS
 from dreamgym.types import Frozen, JsonObject, Task
 
 Spoiled = Literal["next states", "calls and next states", "every reward", "no reward"]
+SHUFFLED = ("next states", "calls and next states")
+"""The ways to spoil that shuffle steps."""
 TAKEN = {"", "warm", "untrained"}
 """Names of folders that an arm cannot have: the seed's folder itself, and those of its warm start."""
 
@@ -118,8 +120,14 @@ class Arm(Frozen):
     def _one_way(self) -> Self:
         if self.behaviour is not None and self.train is not None:
             raise ValueError(f"arm {self.name!r}: expected behaviour or train, got both")
-        if self.spoiled is not None and self.train is None:
-            raise ValueError(f"arm {self.name!r}: spoiled is for an arm that trains")
+        for name in ("spoiled", "recordings"):
+            if name in self.known and self.train is None:
+                raise ValueError(f"arm {self.name!r}: {name} is for an arm that trains")
+        if self.spoiled_share < 1 and self.spoiled not in SHUFFLED:
+            raise ValueError(
+                f"arm {self.name!r}: spoiled_share is the share of the steps that are shuffled: expected spoiled to be "
+                f"{' or '.join(map(repr, SHUFFLED))}, got {self.spoiled!r}"
+            )
         if self.known and (self.train or {}).get("against") == "real":
             raise ValueError(
                 f"arm {self.name!r}: spoiled and recordings change what a dream knows, and this arm trains in the real "

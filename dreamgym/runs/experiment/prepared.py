@@ -22,7 +22,7 @@ from dreamgym.redaction import redact_by, redacted
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
-from dreamgym.runs.experiment.plan import Arm, Plan, Play
+from dreamgym.runs.experiment.plan import SHUFFLED, Arm, Plan, Play
 from dreamgym.runs.opening import open_store, tasks_of
 from dreamgym.runs.play_many import play_in_order
 from dreamgym.types import StopReason, Trajectory, Transition
@@ -120,7 +120,7 @@ class Prepared:
         if arm.recordings is not None:
             chosen = set(random.Random(self.seed).sample(range(len(recorded)), len(recorded))[: arm.recordings])
             recorded = [trajectory for number, trajectory in enumerate(recorded) if number in chosen]
-        if arm.spoiled in ("next states", "calls and next states"):
+        if arm.spoiled in SHUFFLED:
             has_calls = arm.spoiled == "calls and next states"
             return shuffled(recorded, self.seed, calls=has_calls, share=arm.spoiled_share)
         if arm.spoiled == "every reward":

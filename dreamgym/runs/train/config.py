@@ -73,7 +73,7 @@ class TrainConfig(Settings):
     @classmethod
     def _parts_of_the_model(cls, given: object) -> object:
         """Split the model as `--model` of other verbs does: `local without history` leaves out the history."""
-        if not isinstance(given, Mapping) or WITHOUT not in str(given.get("model")):
+        if not isinstance(given, Mapping) or not any(part in str(given.get("model")) for part in (WITHOUT, " -k ")):
             return given
         named, parts = dream_setting(str(given["model"])), given.get("without") or ()
         more = parts.split(",") if isinstance(parts, str) else parts

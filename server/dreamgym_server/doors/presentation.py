@@ -2,16 +2,17 @@
 
 Answers are returned as recorded, including unknown fields and key order. Fields that the newest revision requires are
 added only if the recording lacks them. A resource that was never read and a prompt that was never requested are
-refused, in the words of a recorded refusal if there is one. Three capabilities are not passed on: `tasks`, which needs
-a server with a memory of its own; and in the newest revision `listChanged` and `subscribe`, which promise a stream
-that this server does not offer. In the older revisions these two and `logging` are accepted, but no notification is
-sent, because nothing here changes.
+refused, in the words of a recorded refusal if there is one, or as not recorded if the server lists them. Three
+capabilities are not passed on: `tasks`, which needs a server with a memory of its own; and in the newest revision
+`listChanged` and `subscribe`, which promise a stream that this server does not offer. In the older revisions these two
+and `logging` are accepted, but no notification is sent, because nothing here changes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mcp.shared.exceptions import MCPError
@@ -22,6 +23,7 @@ from pydantic import JsonValue
 
 import dreamgym
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.mirror import Mirror, without_tool
 from dreamgym.state import as_object
 from dreamgym.types import JsonObject
 
@@ -37,6 +39,12 @@ _METHODS = {
     "logging": ("logging/setLevel",),
 }
 _ITEMS = {"resources/list": "resources", "resources/templates/list": "resourceTemplates", "prompts/list": "prompts"}
+_ASKED = (
+    ("prompts/list", "prompts/get", "name"),
+    ("resources/list", "resources/read", "uri"),
+    ("resources/templates/list", "resources/read", "uriTemplate"),
+)
+"""Listings, the method that asks for what they list, and the field of an item that names it."""
 _SILENT = {"resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
 
 
@@ -63,6 +71,7 @@ class Presentation:
             for lookup in recorded.lookups
             if lookup.method in _ITEMS and lookup.error is not None and lookup.method not in recorded.listings
         }
+        self._listed = tuple(_listed(recorded))
         self._errors, self._invalid_arguments = recorded.errors, recorded.invalid_arguments or ""
 
     def initialized(self, answered: JsonObject) -> JsonObject:
@@ -115,7 +124,7 @@ class Presentation:
             message: the words of the error.
             is_refused: True if the call was refused before the tool ran.
         """
-        error = self._errors.get(message.replace(tool, "{tool}"))
+        error = self._errors.get(without_tool(message, tool))
         if error is None and is_refused and self._invalid_arguments in self._errors:
             before, _, after = self._invalid_arguments.replace("{tool}", tool).partition("{reason}")
             if message.startswith(before) and message.endswith(after):
@@ -132,10 +141,19 @@ class Presentation:
         lookup = self._lookups.get((method, _key(params)))
         if lookup is not None and lookup.result is not None:
             return lookup.result
+        if lookup is None and self._is_listed(method, _name(params)):
+            raise MCPError(INVALID_PARAMS, f"No recording of this simulation shows what {method} answers to this")
         error = lookup.error if lookup is not None else self._refusal_like(method, params)
         if error is None:
             error = _refusal(method, params, version)
         raise as_error(error)
+
+    def _is_listed(self, method: str, name: str) -> bool:
+        return any(
+            name == before if after is None else name.startswith(before) and name.endswith(after)
+            for asks, before, after in self._listed
+            if asks == method
+        )
 
     def _refusal_like(self, method: str, params: JsonObject) -> JsonObject | None:
         """A recorded refusal in which the requested name replaces the name of the recorded request."""
@@ -227,13 +245,29 @@ def _name(params: JsonObject) -> str:
     return str(described.get("uri") or described.get("name") or "")
 
 
+def _listed(recorded: Mirror) -> Iterator[tuple[str, str, str | None]]:
+    """For each item that the server lists: the method that asks for it, and its name, or the two ends of a template."""
+    for listing, method, field in _ASKED:
+        for page in recorded.listings.get(listing, ()):
+            items = page.get(_ITEMS[listing])
+            for item in items if isinstance(items, list) else ():
+                before, is_template, rest = str(as_object(item).get(field) or "").partition("{")
+                yield method, before, rest.rpartition("}")[2] if is_template else None
+
+
 def _names(error: JsonObject, name: str) -> bool:
-    return name in str(error.get("message")) or json.dumps(name) in json.dumps(error.get("data"))
+    return _word(name).search(str(error.get("message"))) is not None or json.dumps(name) in json.dumps(
+        error.get("data")
+    )
+
+
+def _word(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
 
 
 def _renamed(value: JsonValue, old: str, new: str) -> JsonValue:
     if isinstance(value, str):
-        return value.replace(old, new)
+        return _word(old).sub(lambda _: new, value)
     if isinstance(value, dict):
         return {key: _renamed(item, old, new) for key, item in value.items()}
     return [_renamed(item, old, new) for item in value] if isinstance(value, list) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -20,7 +20,8 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError
 from dreamgym.types import Frozen
 from dreamgym_server.auth import Guard, Keys
-from dreamgym_server.connections import BoundedBody
+from dreamgym_server.connections import CLIENT, BoundedBody
+from dreamgym_server.recorder.http_to_http import refuse
 from dreamgym_server.recorder.runs import RUN_HEADER, Runs, checked
 from dreamgym_server.recorder.writer import StderrLine, Tape
 
@@ -62,11 +63,17 @@ class RecorderDoor:
         """Find the run of a request, and pass the request on."""
         named = scope["path_params"].get("run") or Headers(scope=scope).get(RUN_HEADER)
         run = checked(named) if named else self._current()
-        if scope["method"] != "POST":  # an open stream is not a sign of life
-            await self._upstream.serve(run, scope, receive, send)
-            return
-        with self._runs.asking(run):
-            await self._upstream.serve(run, scope, receive, send)
+        # an open stream is not a sign of life
+        asking = self._runs.asking(run) if scope["method"] == "POST" else nullcontext()
+        try:
+            with asking:
+                await self._upstream.serve(run, scope, receive, send)
+        except asyncio.CancelledError:  # uvicorn gives up a request that delays the shutdown too long
+            cycle = scope[CLIENT].cycle
+            if not cycle.response_started:
+                await refuse(send, 503, "the recording has ended, and the server had not answered yet")
+            elif not cycle.response_complete:
+                await send({"type": "http.response.body"})
 
     def _current(self) -> str:
         run, before = self._runs.current, self._bare

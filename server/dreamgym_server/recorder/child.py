@@ -11,33 +11,42 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
 from dreamgym_server.recorder.pairing import Ended, Form, Heard
-from dreamgym_server.recorder.writer import StderrLine, Tape
+from dreamgym_server.recorder.writer import STDERR_PAUSE_S, StderrLine, Tape
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
+MAX_STDERR_LINE_BYTES = 2**20
+TOO_LONG_LINE = f"(a line of more than {MAX_STDERR_LINE_BYTES:,} bytes is left out)"
 GRACE_S = 2.0
 
 
 class Child:
     """One server process. The tape gets a copy of its input and output."""
 
-    def __init__(self, process: asyncio.subprocess.Process, tape: Tape) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, stderr: int, tape: Tape) -> None:
         self.session = f"stdio-{uuid.uuid4().hex[:12]}"
         self._process, self._tape = process, tape
-        self._errors = asyncio.create_task(self._say_errors())
+        self._errors = asyncio.create_task(self._say_errors(stderr))
 
     @classmethod
     async def start(cls, command: Sequence[str], tape: Tape, environ: Mapping[str, str]) -> Child:
         """Start the server. Raises OSError."""
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(environ),
-            limit=MAX_LINE_BYTES,
-            process_group=0,  # Ctrl-C is for us alone; we end the server when we are done with it
-        )
-        return cls(process, tape)
+        stderr, of_server = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=of_server,
+                env=dict(environ),
+                limit=MAX_LINE_BYTES,
+                process_group=0,  # Ctrl-C is for us alone; we end the server when we are done with it
+            )
+        except BaseException:
+            os.close(stderr)
+            raise
+        finally:
+            os.close(of_server)
+        return cls(process, stderr, tape)
 
     def send(self, run: str, line: bytes) -> None:
         """Send a message to the server. Does not wait until the server empties a full pipe."""
@@ -83,13 +92,32 @@ class Child:
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, number)
         await self._process.wait()
+        await asyncio.wait({self._errors}, timeout=GRACE_S)  # its last words; a process that it left may hold the pipe
         self._errors.cancel()
         await asyncio.wait({self._errors})
 
     def _heard(self, run: str, line: bytes, *, from_agent: bool) -> Heard:
         return Heard(run, self.session, self.session, from_agent, Form.JSON, line, time.time())
 
-    async def _say_errors(self) -> None:
-        assert self._process.stderr is not None
-        async for line in self._process.stderr:
-            self._tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n"), from_server=True))
+    async def _say_errors(self, stderr: int) -> None:
+        # a pipe of its own: asyncio would read ahead as far as the long lines of stdout may need
+        reader, pipe = asyncio.StreamReader(limit=MAX_STDERR_LINE_BYTES), os.fdopen(stderr, "rb")
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        is_cut = False
+        try:
+            while True:
+                try:
+                    line = await reader.readline()
+                except ValueError:  # too long: its rest comes next, and an unread rest would block the server
+                    is_cut = True
+                    continue
+                if not line:
+                    return
+                text = TOO_LONG_LINE if is_cut else line.decode("utf-8", "replace").rstrip("\r\n")
+                is_cut = False
+                self._tape.put(StderrLine(text, from_server=True))
+                while self._tape.is_behind():  # noqa: ASYNC110  # the tape is a thread and knows no event loop
+                    await asyncio.sleep(STDERR_PAUSE_S)
+        finally:
+            transport.close()

@@ -30,6 +30,8 @@ from dreamgym_server.recorder.writer import Known, Tape
 MAX_REDIRECTS = 3
 UNAUTHORIZED = frozenset({401, 403})
 MAX_BODY_BYTES = 64 * 2**20
+MAX_MESSAGE_BYTES = 256 * 2**20
+"""Maximum size of an answer of the server, or of one event of its stream."""
 EVENT_STREAM = "text/event-stream"
 
 _OF_THE_CONNECTION = {
@@ -46,6 +48,10 @@ _OF_THE_CONNECTION = {
 }
 _OF_THE_SERVER = {b"date", b"server"}
 _OURS = {RUN_HEADER.encode(), b"accept-encoding", b"expect"}
+
+
+class MessageTooLong(Exception):
+    """The server sends a message that is longer than MAX_MESSAGE_BYTES."""
 
 
 def refusal(status: int, headers: Iterable[str]) -> str:
@@ -145,11 +151,14 @@ class ReverseProxy:
                 else:
                     await _whole(visit, response, send)
                 visit.finish()  # the agent has the whole response: this costs it no time
+            return
+        except MessageTooLong:
+            reason = f"the server sent a message of more than {MAX_MESSAGE_BYTES:,} bytes"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = f"the server {self._url.host} cannot be reached or closed the connection: {type(error).__name__}"
-            visit.end(reason)
-            if not visit.is_open:
-                await refuse(send, 502, reason, body)
+        visit.end(reason)
+        if not visit.is_open:
+            await refuse(send, 502, reason, body)
 
     async def _request(
         self, method: str, url: URL, headers: list[tuple[str, str]], body: bytes
@@ -242,14 +251,23 @@ async def _stream(visit: _Visit, response: aiohttp.ClientResponse, send: Send) -
     events = Events()
     async for chunk in response.content.iter_any():
         visit.hear(chunk)
-        if complete := events.pass_on(chunk):
+        complete = events.pass_on(chunk)
+        if events.waiting > MAX_MESSAGE_BYTES:
+            raise MessageTooLong
+        if complete:
             await send({"type": "http.response.body", "body": complete, "more_body": True})
     await send({"type": "http.response.body", "body": events.end()})
 
 
 async def _whole(visit: _Visit, response: aiohttp.ClientResponse, send: Send) -> None:
     """Send the response in one piece, since its length is known only when it is complete."""
-    said = await response.read()
+    parts, length = list[bytes](), 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        length += len(part)
+        if length > MAX_MESSAGE_BYTES:
+            raise MessageTooLong
+    said = b"".join(parts)
     visit.hear(said)
     body = shown(said)
     headers = _answered_headers(response)

@@ -19,7 +19,7 @@ from typing import IO
 
 from dreamgym_server.recorder.pairing import Ended, Form, Heard
 from dreamgym_server.recorder.strip_state import Lines
-from dreamgym_server.recorder.writer import StderrLine, Tape
+from dreamgym_server.recorder.writer import STDERR_PAUSE_S, StderrLine, Tape
 
 CHUNK = 1024 * 1024
 GRACE_S = 1.0
@@ -92,6 +92,8 @@ def say_all(stream: IO[bytes], tape: Tape) -> None:
     with stream:
         for line in stream:
             tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n"), from_server=True))
+            while tape.is_behind():
+                time.sleep(STDERR_PAUSE_S)
 
 
 def write_all(file: int, payload: bytes) -> bool:

@@ -83,6 +83,11 @@ class Events:
     def __init__(self) -> None:
         self._rest = bytearray()
 
+    @property
+    def waiting(self) -> int:
+        """Number of bytes that wait for the end of their event."""
+        return len(self._rest)
+
     def pass_on(self, chunk: bytes) -> bytes:
         """Add a chunk; return what the agent may see by now."""
         seen = max(0, len(self._rest) - 3)

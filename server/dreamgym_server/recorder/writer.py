@@ -33,7 +33,12 @@ from dreamgym_server.recorder.pairing import Ended, Heard, Tap, loss
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """Number of bytes that may wait for the thread; more are lost."""
+MAX_WAITING_STDERR = 1024 * 1024
+"""Number of characters of the server's stderr that may wait for the thread before its reader should pause."""
 MAX_OPEN_FILES = 64
+LINE_COST = 100
+"""Characters that a waiting line counts for besides its text."""
+STDERR_PAUSE_S = 0.05
 MAX_KEY_LINES = 200
 _NO_FILE_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -122,6 +127,7 @@ class Tape:
         self._files: dict[str, int] = {}
         self._queue: SimpleQueue[object] = SimpleQueue()
         self._waiting = 0
+        self._waiting_stderr = 0
         self._counting = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="dreamgym-tape", daemon=True)
         self._thread.start()
@@ -134,7 +140,14 @@ class Tape:
                 return
             with self._counting:
                 self._waiting += len(item.payload)
+        elif isinstance(item, StderrLine):
+            with self._counting:
+                self._waiting_stderr += len(item.text) + LINE_COST
         self._queue.put(item)
+
+    def is_behind(self) -> bool:
+        """True if so much of the server's stderr waits that its reader should pause, as for a slow terminal."""
+        return self._waiting_stderr > MAX_WAITING_STDERR and self._thread.is_alive()
 
     def lose(self, run: str, reason: str) -> None:
         """Report something that could not be recorded."""
@@ -197,6 +210,8 @@ class Tape:
         elif isinstance(item, Known):
             self._late = [*self._late, *self._redactor.know(item.values)][-MAX_LEARNED:]
         elif isinstance(item, StderrLine):
+            with self._counting:
+                self._waiting_stderr -= len(item.text) + LINE_COST
             if item.from_server:
                 self._say_servers(item.text)
             else:
