@@ -88,7 +88,8 @@ def _form(key: FormKey, known: Sequence[Answered], reads: frozenset[str]) -> Cal
     if any(type(one.view.style) is not type(like.style) or one.view.is_error != like.is_error for one in known):
         return None
     pattern = pattern_of([(one.view.said, one.bindings) for one in known])
-    distinct = len({one.call for one in known})
+    is_one_call = key[1] == frozenset() and key[0] not in reads  # all calls without arguments are the same
+    distinct = len(known if is_one_call else {one.call for one in known})
     if pattern is None or not _is_shown(key, pattern, distinct, reads):
         return None
     common = _common([one.bindings for one in known]) if distinct > 1 and pattern.constants > 0 else {}
@@ -107,9 +108,10 @@ def _common(examples: Sequence[Bindings]) -> dict[ValueName, JsonValue]:
 def _is_shown(key: FormKey, pattern: Pattern, distinct: int, reads: frozenset[str]) -> bool:
     """True if the recordings show that the answers of other calls have this form too.
 
-    Two different calls show it, and so do values from a copy of the server's world. It takes three calls if a number
-    does not depend on them, because two numbers may be equal by chance. One call whose pattern is not a guess shows it
-    if the tool's name says that it does something, or if a listing or the kind of the call explains the answer.
+    Two different calls show it, or one without arguments that is recorded twice, and so do values from a copy of the
+    server's world. It takes three calls if a number does not depend on them, because two may be equal by chance. One
+    call whose pattern is not a guess shows it if the tool's name says that it does something, or if a listing or the
+    kind of the call explains the answer.
     """
     tool, _, kind = key
     if tool in reads and pattern.is_empty:

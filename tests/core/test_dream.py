@@ -211,12 +211,12 @@ async def test_with_several_tools_the_same_call_is_shown_first_and_then_the_same
 async def test_a_refusal_of_forbidden_arguments_is_not_repeated_for_allowed_ones() -> None:
     by_number: JsonObject = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tools: list[JsonValue] = [
-        {"name": "square", "inputSchema": by_number},
+        {"name": "book", "inputSchema": by_number},
         {"name": "other", "inputSchema": {"type": "object"}},
     ]
-    spec = EnvironmentSpec(name="sums", tools_list=({"tools": tools},))
-    task = Task(id="t", env="sums", instruction="", initial_state="start")
-    refused = ToolCall(name="square", arguments={"n": "two"})
+    spec = EnvironmentSpec(name="rooms", tools_list=({"tools": tools},))
+    task = Task(id="t", env="rooms", instruction="", initial_state="start")
+    refused = ToolCall(name="book", arguments={"n": "two"})
     recorded = [
         Transition(
             state="start",
@@ -227,9 +227,9 @@ async def test_a_refusal_of_forbidden_arguments_is_not_repeated_for_allowed_ones
         ),
         Transition(
             state="elsewhere",
-            action=ToolCall(name="square", arguments={"n": 12}),
-            result=StepResult(observation="12 squared"),
-            next_state="12 squared",
+            action=ToolCall(name="book", arguments={"n": 12}),
+            result=StepResult(observation="12 booked"),
+            next_state="12 booked",
             provenance=Provenance(tier=Tier.REAL),
         ),
     ]
@@ -242,8 +242,8 @@ async def test_a_refusal_of_forbidden_arguments_is_not_repeated_for_allowed_ones
     )
     dream = DreamEnvironment(spec, NearestModel(), buffer)
     await dream.reset(task, seed=0)
-    allowed = await dream.step(ToolCall(name="square", arguments={"n": 13}))
-    assert (allowed.observation, allowed.is_error) == ("13 squared", False)
+    allowed = await dream.step(ToolCall(name="book", arguments={"n": 13}))
+    assert (allowed.observation, allowed.is_error) == ("13 booked", False)
     await dream.reset(task, seed=0)
     assert (await dream.step(refused)).observation == "two is no number"
 

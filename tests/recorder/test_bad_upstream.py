@@ -401,11 +401,9 @@ async def test_an_invalid_message_is_refused_before_a_stdio_server_is_started(
 ) -> None:
     monkeypatch.setattr(http_to_stdio, "MAX_SERVERS", 1)
     async with recording(ODD, tmp_path) as recorder:
-        half = b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}'  # half a surrogate: no answer would come
-        bodies = (b"{", b"[]", b'"x"', b"[" * 100_000, half)
-        statuses = [(await recorder.client("a").post(body))[0] for body in bodies]
+        statuses = [(await recorder.client("a").post(body))[0] for body in (b"{", b"[]", b'"x"', b"[" * 100_000)]
         valid = [(await recorder.client(run).post(INITIALIZED))[0] for run in ("b", "a")]
-    assert statuses == [400] * 5
+    assert statuses == [400] * 4
     assert valid == [202, 503], "the only server that may run is that of the first valid message"
 
 

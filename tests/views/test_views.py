@@ -441,6 +441,13 @@ def test_the_only_recorded_answer_of_a_tool_is_given_to_other_calls_only_if_its_
     assert played(rules, ("guest_of", {"room": 5}), ("wipe", {"room": 5})) == [None, "done"]
 
 
+def test_a_call_without_arguments_that_was_answered_alike_in_two_recordings_is_answered_so_again() -> None:
+    first = [("add", {"n": 1}, "count 1"), ("secret", {}, "not set")]
+    other = [("add", {"n": 2}, "count 2"), ("secret", {}, "not set")]
+    assert played(learned(first), ("add", {"n": 3}), ("secret", {}))[1] is None
+    assert played(learned(first, other), ("add", {"n": 3}), ("secret", {}))[1] == "not set"
+
+
 def test_a_tool_that_also_answered_with_several_blocks_has_no_form() -> None:
     def guests(prefix: str, names: list[str]) -> Transition:
         listed = step("send_names", {"prefix": prefix}, "\n".join(names))

@@ -288,12 +288,11 @@ class Bridge:
             return
         try:
             message = json.loads(body)
-            json.dumps(message, ensure_ascii=False).encode()  # a ValueError if a text contains half a surrogate
         except (ValueError, RecursionError):
             message = None
         if not _is_message(message):
             # a stdio server does not answer it, and a later agent with the same handshake would wait for that answer
-            await refuse(send, 400, "expected one message of JSON-RPC 2.0, in whole characters")
+            await refuse(send, 400, "expected one message of JSON-RPC 2.0")
             return
         try:
             wire = wire or await self._wire(run, message)
