@@ -29,7 +29,7 @@ OUT=${OUT:-runs/gpu}
 PORT=${PORT:-8941}
 read -ra SERVE <<<"${SERVE:-}" # more options of both servers
 # options of both trainings; the second shares the GPU with a server
-read -ra TRAIN <<<"${TRAIN:---learning-rate 1e-5 --bf16 true --gradient-checkpointing true --episode-tokens 2048}"
+read -ra TRAIN <<<"${TRAIN:---bf16 true --gradient-checkpointing true --episode-tokens 2048}"
 TRAIN+=(--accumulate "${ACCUMULATE:-16}")
 URL=http://127.0.0.1:$PORT
 export VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
@@ -90,8 +90,8 @@ if [ ! -e "$OUT/policy/policy" ]; then
     serve policy.log "$OUT/warm/policy" --max-model-len 4096 --gpu-memory-utilization 0.3 \
         --logprobs-mode processed_logprobs
     "$PYTHON" -m dreamgym train examples/coin --policy "$OUT/warm/policy" --model nearest --vllm "$URL" \
-        --steps "${STEPS:-20}" --groups "${GROUPS_AT_ONCE:-8}" --group-size "${GROUP_SIZE:-8}" \
-        --probe "${PROBE:-100}" --save-every 10 --out "$OUT/policy" "${TRAIN[@]}" \
+        --steps "${STEPS:-26}" --groups "${GROUPS_AT_ONCE:-8}" --group-size "${GROUP_SIZE:-8}" \
+        --probe "${PROBE:-300}" --save-every 10 --out "$OUT/policy" "${TRAIN[@]}" \
         $([ ! -e "$OUT/policy" ] || echo --resume)
     stop
 fi

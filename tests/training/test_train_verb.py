@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -304,6 +305,33 @@ def test_training_a_given_policy_first_stores_what_is_new_in_the_folder(
     code, said = train("--algorithm", "sft", "--steps", "1", "--out", str(tmp_path / "run"))
     assert code == 0, said
     assert {one.id for one in stored(dsn, ())} == {one.id for one in in_folder}
+
+
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [
+        (("--algorithm", "sft"), 1e-5),
+        (("--algorithm", "sft", "--lora", "2"), 2e-4),
+        ((*DREAM, *IN_PROCESS), 2e-6),
+        ((*DREAM, *IN_PROCESS, "--learning-rate", "0.001"), 1e-3),
+    ],
+    ids=["sft", "sft with lora", "grpo", "given"],
+)
+def test_a_large_policy_learns_slowly_if_no_rate_is_given(
+    options: Sequence[str],
+    rate: float,
+    train: Command,
+    recorded: Sequence[Trajectory],
+    lamp_policy: Path,
+    tmp_path: Path,
+) -> None:
+    large = tmp_path / "large"
+    shutil.copytree(lamp_policy, large)
+    with (large / "more.safetensors").open("wb") as more:
+        more.truncate(40_000_000)
+    code, said = train(*options, "--policy", str(large), "--steps", "1", "--out", str(tmp_path / "run"))
+    assert code == 0, said
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["learning_rate"] == rate
 
 
 def test_a_policy_that_is_not_there_is_refused_before_anything_is_stored(

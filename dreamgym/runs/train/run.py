@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from dreamgym_integrations.trainers.policy.model import PolicyCodec
 
 T = TypeVar("T")
+LARGE = 40_000_000
+"""Size of a checkpoint's weights, in bytes, from which on a policy learns slowly: ten million weights of 32 bits."""
 THEN_RATE = 0.3
 """Share of the learning rate with which the phase `then` begins, because its few real steps refine the policy."""
 
@@ -176,6 +178,7 @@ class TrainRun:
             raise InvalidInput(
                 f"no policy checkpoint in {base}: expected a folder with a config.json, as training saves it"
             )
+        config = _with_rate(config, base)
         # a resumed run goes on with what it knows
         spec = load_spec(env) if config.stored_only or resume else asyncio.run(seeded(env, dsn))
         make_folder(out)
@@ -433,6 +436,16 @@ def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, reco
     lengths = [float(str(line["mean_steps"])) for line in record if "mean_steps" in line]
     length = mean(lengths[-10:]) if lengths else spec.max_steps
     return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
+
+
+def _with_rate(config: TrainConfig, base: Path) -> TrainConfig:
+    """The settings, with a lower learning rate for a large policy if none is given: 1e-3 would destroy it at once."""
+    large = bool(config.tinker) or sum(file.stat().st_size for file in base.glob("*.safetensors")) >= LARGE
+    if "learning_rate" in config.model_fields_set or not large:
+        return config
+    imitates, adapts = config.algorithm in RECORDED, bool(config.lora or config.tinker)
+    rates = {(False, False): 2e-6, (False, True): 2e-5, (True, False): 1e-5, (True, True): 2e-4}
+    return config.model_copy(update={"learning_rate": rates[imitates, adapts]})
 
 
 def _check_same_play(out: Path, before: JsonObject, config: TrainConfig) -> None:
