@@ -1,7 +1,7 @@
 """DreamGym: train and test LLM agents against a simulated environment that speaks MCP.
 
-The core types are imported at once, all other names at their first use. So `import dreamgym` loads only pydantic and
-the standard library.
+All names are imported at their first use. So `import dreamgym` loads only the standard library, and Ctrl-C while a
+command begins falls into the import that its entry point watches.
 
     async with dreamgym.open_worlds("coin", against="dream", model="nearest") as worlds:
         environment = worlds.create("mine")
@@ -14,24 +14,11 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dreamgym.environment import Environment, EnvironmentSpec, RealEnvironment, load_spec
-from dreamgym.errors import DreamGymError
-from dreamgym.types import (
-    Origin,
-    Provenance,
-    Source,
-    StepResult,
-    StopReason,
-    Task,
-    Tier,
-    ToolCall,
-    Trajectory,
-    Transition,
-)
-
 if TYPE_CHECKING:
     from dreamgym.dream.environment import DreamEnvironment
     from dreamgym.dream.load import load_model
+    from dreamgym.environment import Environment, EnvironmentSpec, RealEnvironment, load_spec
+    from dreamgym.errors import DreamGymError
     from dreamgym.replay.memory import MemoryBuffer
     from dreamgym.runs.collect import collect
     from dreamgym.runs.evaluate import evaluate
@@ -43,6 +30,18 @@ if TYPE_CHECKING:
     from dreamgym.runs.train.config import TrainConfig
     from dreamgym.runs.train.run import train
     from dreamgym.testing import check_environment, check_replay_buffer
+    from dreamgym.types import (
+        Origin,
+        Provenance,
+        Source,
+        StepResult,
+        StopReason,
+        Task,
+        Tier,
+        ToolCall,
+        Trajectory,
+        Transition,
+    )
 
 __version__ = "0.1.0"
 
@@ -53,8 +52,22 @@ for _switch in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY"):
 
 _WHERE = {
     "DreamEnvironment": "dreamgym.dream.environment",
+    "DreamGymError": "dreamgym.errors",
+    "Environment": "dreamgym.environment",
+    "EnvironmentSpec": "dreamgym.environment",
     "MemoryBuffer": "dreamgym.replay.memory",
+    "Origin": "dreamgym.types",
+    "Provenance": "dreamgym.types",
+    "RealEnvironment": "dreamgym.environment",
+    "Source": "dreamgym.types",
+    "StepResult": "dreamgym.types",
+    "StopReason": "dreamgym.types",
+    "Task": "dreamgym.types",
+    "Tier": "dreamgym.types",
+    "ToolCall": "dreamgym.types",
     "TrainConfig": "dreamgym.runs.train.config",
+    "Trajectory": "dreamgym.types",
+    "Transition": "dreamgym.types",
     "check": "dreamgym.runs.fidelity",
     "check_environment": "dreamgym.testing",
     "check_replay_buffer": "dreamgym.testing",
@@ -63,6 +76,7 @@ _WHERE = {
     "evaluate": "dreamgym.runs.evaluate",
     "fit": "dreamgym.runs.fit",
     "load_model": "dreamgym.dream.load",
+    "load_spec": "dreamgym.environment",
     "open_store": "dreamgym.runs.opening",
     "open_worlds": "dreamgym.runs.opening",
     "served": "dreamgym.runs.opening",

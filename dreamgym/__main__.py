@@ -1,5 +1,5 @@
 """`python -m dreamgym` runs the command line."""
 
-from dreamgym.cli.app import main
+from dreamgym.cli import main
 
 main()

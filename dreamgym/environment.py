@@ -27,7 +27,7 @@ from dreamgym.mirror import Mirror
 from dreamgym.plugins import plugins
 from dreamgym.redaction import RedactionRules
 from dreamgym.state import StateSchema, parsed
-from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
+from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall, Trajectory
 
 Row = TypeVar("Row", bound=Frozen)
 
@@ -378,13 +378,28 @@ def read_tasks(folder: Path) -> list[Task]:
     """
     file = folder / "tasks.jsonl"
     tasks = read_jsonl(file, Task) if file.exists() else []
-    known: dict[str, Task] = {}
-    for number, task in enumerate(tasks, start=1):
-        if known.setdefault(task.id, task) != task:
-            raise InvalidInput(
-                f"{file}, task {number}: an earlier task has the id {task.id!r} and other content; give one another id"
-            )
+    _require_own_ids(file, "task", tasks)
     return tasks
+
+
+def read_trajectories(file: Path) -> list[Trajectory]:
+    """The trajectories in a file.
+
+    Raises InvalidInput for the first bad line, and if two different trajectories have the same id.
+    """
+    trajectories = read_jsonl(file, Trajectory)
+    _require_own_ids(file, "trajectory", trajectories)
+    return trajectories
+
+
+def _require_own_ids(file: Path, what: str, rows: Sequence[Task | Trajectory]) -> None:
+    known: dict[str, Task | Trajectory] = {}
+    for number, row in enumerate(rows, start=1):
+        if known.setdefault(row.id, row) != row:
+            raise InvalidInput(
+                f"{file}, {what} {number}: an earlier {what} has the id {row.id!r} and other content; "
+                "give one another id"
+            )
 
 
 MAX_FAULTS = 1_000
@@ -406,7 +421,7 @@ def first_reason(error: Exception) -> str:
 def _read_toml(path: Path) -> dict[str, JsonObject]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number with too many digits
         raise InvalidInput(f"{path}: {error}") from error
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,8 +18,10 @@ def open_to_append(path: Path) -> int:
     """Open a file to read and to append to, and return its descriptor. Only its owner may read a new file.
 
     Raises:
-        OSError: the file cannot be opened. Links are refused: somebody else could redirect the recordings with one.
+        OSError: the file cannot be opened, or is a pipe or a device. Links are refused: somebody else could redirect
+            the recordings with one.
     """
+    _require_ordinary(path)
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -44,16 +47,23 @@ def open_alone(path: Path) -> BinaryIO:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path, *, waits: bool = True) -> Iterator[None]:
     """Context manager that waits until no other thread and no other process is inside it for the same folder.
 
     Raises:
+        InvalidInput: another one is inside it, and `waits` is false.
         OSError: the folder cannot be opened.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InvalidInput(
+                f"{folder}: another command works in it: wait for its end, or give another folder"
+            ) from error
+        except OSError:  # a file system without locks
+            pass
         yield
     finally:
         os.close(descriptor)
@@ -69,6 +79,12 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
+def _require_ordinary(path: Path) -> None:
+    """Raises PermissionError for a pipe or a device: reading one may never end, and it must not be replaced."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise PermissionError(errno.EPERM, "it is a pipe or a device", str(path))
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Replace a file in one step, and only if its content changes. Several processes may do so at the same time.
 
@@ -76,8 +92,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
     stays.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, or is a pipe or a device.
     """
+    _require_ordinary(path)
     encoded = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == encoded:
         return

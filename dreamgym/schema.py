@@ -193,7 +193,10 @@ def _faults_of_fields(error: jsonschema.ValidationError, properties: Mapping[str
                 yield FieldFault(name, keyword, limit, "any", error.instance[name], error.message)
     else:
         name = next((name for name in limit if error.message == f"{name!r} is a required property"), None)
-        yield name and FieldFault(name, keyword, limit, _types(properties.get(name, {})), None, error.message)
+        if name is None:
+            yield None
+        else:
+            yield FieldFault(name, keyword, limit, _types(properties.get(name, {})), None, error.message)
 
 
 def _types(schema: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -317,6 +318,12 @@ class Trajectory(Frozen):
         for step, transition in enumerate(self.transitions[:-1]):
             if transition.result.done:
                 raise ValueError(f"step {step} of {len(self.transitions)} already ends the episode")
+        return self
+
+    @model_validator(mode="after")
+    def _the_rewards_have_a_sum(self) -> Trajectory:
+        if not math.isfinite(self.total_reward):
+            raise ValueError("expected rewards with a finite sum, got rewards whose sum is beyond any number")
         return self
 
     def digest(self) -> bytes:

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = ["mcp", "torch", "trl", "litellm", "langgraph", "langchain", "openai", "transformers", "psycopg"]
 
 
@@ -12,12 +14,26 @@ def test_importing_dreamgym_loads_none_of_the_heavy_packages() -> None:
     assert loaded.strip() == "[]"
 
 
-def test_importing_dreamgym_needs_pydantic_platformdirs_and_the_standard_library() -> None:
+@pytest.mark.parametrize(
+    ("imported", "needed"),
+    [
+        ("import dreamgym", set()),
+        (
+            "from dreamgym import EnvironmentSpec, Trajectory",
+            {
+                *("annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"),
+                "platformdirs",
+            },
+        ),
+    ],
+)
+def test_importing_dreamgym_needs_the_standard_library_and_its_types_need_pydantic(
+    imported: str, needed: set[str]
+) -> None:
     script = (
-        "import sys; before = set(sys.modules); import dreamgym; "
+        f"import sys; before = set(sys.modules); {imported}; "
         "names = {name.partition('.')[0] for name in set(sys.modules) - before}; "
         "print(*sorted(name for name in names - sys.stdlib_module_names - {'dreamgym'} if name[0] != '_'))"
     )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    of_pydantic = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}
-    assert set(loaded.split()) == {*of_pydantic, "platformdirs"}
+    assert set(loaded.split()) == needed

@@ -15,6 +15,7 @@ import typer
 from dreamgym.cli import INTERRUPTED
 from dreamgym.cli.old_options import refuse_old_options
 from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
+from dreamgym.runs.console import for_terminal
 
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """Errors of a disk that takes no more."""
@@ -52,7 +53,7 @@ def run(program: typer.Typer, verb: str = "") -> None:
         )
         sys.exit(1)
     except DreamGymError as error:
-        typer.echo(f"dreamgym: {error}", err=True)
+        typer.echo(f"dreamgym: {for_terminal(str(error))}", err=True)
         sys.exit(2 if isinstance(error, InvalidInput) else 3 if isinstance(error, BudgetSpent) else 1)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import Budget, EnvName, HeldOut, MeasuredModel, RecordedFile, Seed
-from dreamgym.runs.console import say
+from dreamgym.runs.console import for_terminal, say
 from dreamgym.runs.opening import Against
 from dreamgym.runs.spending import spending
 
@@ -38,7 +38,7 @@ def check(
         report = runs.check(
             env, against, model, trajectories=trajectories, held_out=held_out, out=out, seed=seed, say=say
         )
-        typer.echo(report.as_json() if json else check_as_text(report))
+        typer.echo(report.as_json() if json else for_terminal(check_as_text(report)))
         ledger.check()
     if not report.complete:
         raise typer.Exit(130)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.runs.console import say
+from dreamgym.runs.console import for_terminal, say
 
 app = typer.Typer(
     help="The database: the embedded PostgreSQL, unless DREAMGYM_DSN names another.", no_args_is_help=True
@@ -78,7 +78,7 @@ def show(
     """
     from dreamgym.runs import stored
 
-    typer.echo(asyncio.run(stored.described(None if env is None else stored.env_named(env), name)))
+    typer.echo(for_terminal(asyncio.run(stored.described(None if env is None else stored.env_named(env), name))))
 
 
 @app.command()

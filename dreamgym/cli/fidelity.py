@@ -9,7 +9,7 @@ import typer
 
 from dreamgym.cli.options import Budget, Cluster, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
 from dreamgym.evaluation.cost import Prices
-from dreamgym.runs.console import say
+from dreamgym.runs.console import for_terminal, say
 from dreamgym.runs.spending import spending
 
 
@@ -69,7 +69,7 @@ def fidelity(
             cluster=cluster,
             say=say,
         )
-        typer.echo(as_text(report))
+        typer.echo(for_terminal(as_text(report)))
         ledger.check()
     if not report.complete:
         raise typer.Exit(130)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import Budget, EnvName, ModelName
-from dreamgym.runs.console import say
+from dreamgym.runs.console import for_terminal, say
 from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
 from dreamgym.runs.spending import spending
 
@@ -38,6 +38,6 @@ def play(
     with spending(budget) as ledger:
         played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model, keeps=store))
         ledger.check()
-    typer.echo(runs.render(*played))
+    typer.echo(for_terminal(runs.render(*played)))
     if against is Against.REAL:
         say("stored as a recording" if store else "not stored; --store stores a real episode as a recording")

@@ -11,7 +11,7 @@ import typer
 
 from dreamgym.cli.options import Budget, EnvName
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.runs.console import say
+from dreamgym.runs.console import for_terminal, say
 from dreamgym.runs.opening import seeded
 from dreamgym.runs.spending import spending
 from dreamgym.runs.tasks import Sort, TaskRow, generate_tasks, in_order, list_tasks
@@ -53,7 +53,7 @@ def tasks(
     if as_json:
         typer.echo(json.dumps([task.model_dump(mode="json") for task in in_order(listed, sort)], indent=2))
     elif listed:
-        typer.echo(_table(in_order(listed, sort)))
+        typer.echo(for_terminal(_table(in_order(listed, sort))))
     else:
         say(f"{spec.name} has no tasks: add some with `dreamgym collect` or `dreamgym seed`")
 

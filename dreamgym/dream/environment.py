@@ -4,8 +4,9 @@ If the environment's reader turns its words into objects or pages, the dream is 
 dreamgym.dream.pages). That tier is then asked first, and its answers need no retrieval. The other tiers are asked in
 this order: recorded, refused, synthesized, views, tiers of other packages, model. The first tier that has an answer
 gives it. The tiers recorded and refused repeat recordings. The others infer: their answers must agree with an explicit
-state, and facts that an answer shows of partly known entities are added to the state. dreamgym.dream.ending decides
-whether a step ends its task and what it is worth, whichever tier answered; in a dream of objects the task's check does.
+state. Facts that an answer shows of partly known entities are added to the state, but not from the tier synthesized:
+its answers show only what is in the state and in the call, which the agent wrote. dreamgym.dream.ending decides whether
+a step ends its task and what it is worth, whichever tier answered; in a dream of objects the task's check does.
 
 Another package adds a tier with an entry point of the group `dreamgym.tiers`: `(spec) -> StepTier`. All installed
 tiers are asked, in the order of their names. Their answers have the tier `plugin`.
@@ -319,13 +320,16 @@ class AgreeingTier:
         self._name = name
 
     async def answer(self, query: Query) -> Prediction | None:
-        """The wrapped tier's answer; None also if it contradicts the state. Raises PredictionError."""
+        """The wrapped tier's answer; None also if it contradicts the state. Raises PredictionError.
+
+        The facts that it shows are added to the state only if the tier is of another package (`name`).
+        """
         prediction = await self.tier.answer(query)
         if prediction is None or contradiction(query, prediction):
             return None
-        if self._name is not None:
-            prediction = prediction.noted(tier=self._name)
-        return _with_shown_facts(query, prediction)
+        if self._name is None:
+            return prediction
+        return _with_shown_facts(query, prediction.noted(tier=self._name))
 
 
 class ModelTier:

@@ -55,7 +55,8 @@ def without_own_words(
         return _WORD.sub(lambda word: "" if word[0].casefold() in own else word[0], text) if own else text
 
     for action, result in steps:
-        reduced = {text: _only(known, text) for text in _texts(action.arguments)}
+        texts = {text.strip() for text in _texts(action.arguments)}  # answers often repeat a text without its ends
+        reduced = {text: _only(known, text) for text in sorted(texts)}
         long = [text for text, rest in reduced.items() if rest != text and len(_COUNTED.findall(text)) >= LEAST_WORDS]
         long.sort(key=len, reverse=True)
         left |= {text: reduced[text] for text in long[:MOST_TEXTS]}
@@ -79,13 +80,19 @@ def _only(known: set[str], text: str) -> str:
 
 
 def _echoed(left: dict[str, str], text: str) -> str:
-    """The text with each text of the agent, plain or escaped as in JSON, replaced by what is left of it."""
+    """The text with each text of the agent, plain or escaped as in JSON in JSON, replaced by what is left of it."""
     for said, rest in sorted(left.items(), key=lambda one: -len(one[0])):  # longest first: one may contain another
+        spelled = [(said, rest)]
         for ascii_only in (False, True):
-            as_json = json.dumps(said, ensure_ascii=ascii_only)[1:-1]
-            text = text.replace(as_json, json.dumps(rest, ensure_ascii=ascii_only)[1:-1])
-        text = text.replace(said, rest)
+            once = _escaped(said, ascii_only), _escaped(rest, ascii_only)
+            spelled += [once, (_escaped(once[0], ascii_only), _escaped(once[1], ascii_only))]
+        for one, other in dict.fromkeys(reversed(spelled)):
+            text = text.replace(one, other)
     return text
+
+
+def _escaped(text: str, ascii_only: bool) -> str:
+    return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
 
 def _texts(value: JsonValue) -> Iterator[str]:

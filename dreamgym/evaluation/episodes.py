@@ -187,7 +187,7 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
 
     Args:
         ends_itself: the environment ends an accomplished task with a reward. Otherwise the task's own check on the
-            state that the episode ended in decides.
+            state that the episode ended in decides. An episode without a call accomplishes nothing.
     """
     if not is_answered(trajectory):
         return None
@@ -197,6 +197,8 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
     state = last_state(trajectory)
     told = [(step.result.observation, step.provenance) for step in steps]
     verdict = accomplished(trajectory.task, state, [answer for answer, _ in told])
+    if verdict is True and not steps:
+        return False
     if verdict is True and (is_unbounded(steps) or needs_invented_answers(trajectory.task, state, told)):
         return None
     return False if verdict is None and ends_itself else verdict

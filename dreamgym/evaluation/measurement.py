@@ -220,7 +220,14 @@ class Measurement:
             given.spec, self._model, given.known, self._encoder, k=chosen.k, without=chosen.without
         )
         running = (
-            predictions(given.spec, make_dream, left.values(), seed=given.seed, parallel=self._wanted.parallel)
+            predictions(
+                given.spec,
+                make_dream,
+                left.values(),
+                known=() if chosen.k == 0 else given.known,
+                seed=given.seed,
+                parallel=self._wanted.parallel,
+            )
             if elsewhere is None
             else elsewhere(left.values())
         )

@@ -65,14 +65,25 @@ async def dream_of(
 
 
 async def predictions(
-    spec: EnvironmentSpec, make_dream: MakeDream, steps: Iterable[RecordedStep], *, seed: int = 0, parallel: int = 1
+    spec: EnvironmentSpec,
+    make_dream: MakeDream,
+    steps: Iterable[RecordedStep],
+    *,
+    known: Iterable[Trajectory] = (),
+    seed: int = 0,
+    parallel: int = 1,
 ) -> AsyncGenerator[Compared, None]:
     """Predict the steps, at most `parallel` at a time; yield each as soon as it is done.
 
-    A call that its tool's schema forbids is refused without asking the dream, as in a server. The recorded refusals of
-    exact calls are not used, since those of the predicted steps are among them.
+    A call that its tool's schema forbids is refused without asking the dream, as in a server: as it was recorded if a
+    trajectory in `known` has the call. The other recorded refusals are not used, since the predicted ones are among
+    them.
     """
-    tools = Tools(spec.model_copy(update={"mirror": spec.mirror.model_copy(update={"refusals": {}})}))
+    refusals = dict(spec.mirror.refusals)
+    if refusals:
+        shown = {step.action.canonical() for one in known for step in one.transitions}
+        refusals = {call: words for call, words in refusals.items() if call in shown}
+    tools = Tools(spec.model_copy(update={"mirror": spec.mirror.model_copy(update={"refusals": refusals})}))
 
     async def predicted(step: RecordedStep) -> Compared:
         trajectory, number = step
@@ -147,7 +158,8 @@ async def predict(
 ) -> list[Compared]:
     """Predict the steps from the known trajectories alone (with k = 0, from none); return them in the given order."""
     make_dream, calls = await dream_of(spec, model, known, encoder, k=k, without=without), []
-    async with aclosing(predictions(spec, make_dream, steps, seed=seed, parallel=parallel)) as running:
+    shown = () if k == 0 else known
+    async with aclosing(predictions(spec, make_dream, steps, known=shown, seed=seed, parallel=parallel)) as running:
         async for call in running:
             on_step(call)
             calls.append(call)

@@ -68,7 +68,7 @@ class EpisodeStore(Protocol):
         """The current time by the store's clock, against which `expires_at` is compared. It never jumps."""
 
     async def check(self) -> None:
-        """Raises StoreError if the store does not answer at once."""
+        """Raises StoreError if the store does not answer at once, or takes no writes."""
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         """Store a new episode, or return the one that an earlier call with the same key made.

@@ -115,9 +115,10 @@ async def collect(
         else:
             assert store is not None, "without a file there is a store"
             source = Source.REAL if where is Against.REAL else Source.SYNTHETIC
-            kept = await InBuffer.of(store.buffer, spec.name, source)
+            kept = await InBuffer.of(store, spec.name, source)
         version = version_of(spec) if where is Against.REAL else None
-        collection = Collecting(planned, kept, version=version, redact=redact_by(spec.redact))
+        redact, in_dream = redact_by(spec.redact), where is Against.DREAM
+        collection = Collecting(planned, kept, version=version, redact=redact, in_dream=in_dream)
         if where is Against.DREAM and store is not None and (left := episodes - collection.there):
             recorded = await store.buffer.trajectories(spec.name)
             say_estimate(await of_episodes(spec, chosen, recorded, left, seed=seed), say)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 SPEAK_EVERY_S = 5.0
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def say(text: str) -> None:
     """Write one line to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(for_terminal(text), file=sys.stderr, flush=True)
+
+
+def for_terminal(text: str) -> str:
+    """The text without control characters other than line breaks and tabs.
+
+    With them, a recording or a task could clear the terminal, change its title or fill the clipboard.
+    """
+    return _CONTROL.sub("\ufffd", text)
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:

@@ -302,10 +302,11 @@ class Predicting:
             make_dream = await dream_of(
                 given.spec, model, given.known, load_encoder(), k=chosen.k, without=chosen.without
             )
+            known = () if chosen.k == 0 else given.known
 
             async def predict(number: int) -> Compared:
                 async with aclosing(
-                    predictions(given.spec, make_dream, [given.steps[number]], seed=given.seed)
+                    predictions(given.spec, make_dream, [given.steps[number]], known=known, seed=given.seed)
                 ) as calls:
                     return await anext(calls)
 

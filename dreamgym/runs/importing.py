@@ -90,7 +90,7 @@ async def import_files(
         try:
             write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))
         except OSError as error:
-            raise InvalidInput(f"{out}: cannot be written: {error}") from error
+            raise InvalidInput(f"{out}: cannot be written: {error.strerror}; give another file") from error
         say(f"{out}: {len(report.trajectories)} trajectories")
 
 

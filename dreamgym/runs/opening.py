@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from dreamgym.dream.confidence import Calibration
 from dreamgym.dream.model import Part
+from dreamgym.dream.task_check import PARTS, check_of
 from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_spec, real_of
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.replay.buffer import ReplayBuffer
@@ -236,8 +237,19 @@ def real_for(env: EnvironmentSpec | str, spec: EnvironmentSpec, against: Against
 
 
 def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) -> Sequence[Task]:
-    """Tasks of a split: those of the real environment, or those of the folder if it has none of its own."""
-    if real is not None and (own := real.tasks(split)):
+    """Tasks of a split: those of the real environment, or those of the folder if it has none of its own.
+
+    Raises:
+        UnknownName: the real environment does not know the split.
+        InvalidInput: the folder has no task of the split.
+    """
+    try:
+        own = real.tasks(split) if real is not None else ()
+    except KeyError as error:  # an environment may look the split up without a check of its own
+        if split in SPLITS:
+            raise
+        raise UnknownName("split", split, SPLITS) from error
+    if own:
         return own
     say_tasks_of_no_split(spec.tasks, split)
     tasks = [task for task in spec.tasks if task.metadata.get("split", split) == split]
@@ -267,6 +279,29 @@ def _say_once(text: str) -> None:
 def may_be_learned(task: Task) -> bool:
     """True if the task belongs to the split `train` or to no split."""
     return task.metadata.get("split", "train") == "train"
+
+
+def as_described(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Trajectory]:
+    """The trajectories, each with the check of the described task with its id, if both ask alike and that has one.
+
+    A recording may be older than tasks.jsonl, or somebody else's: it replaces no check, and moves no task to training.
+    So if the described task belongs to another split than `train`, the trajectory's task does too. Described tasks are
+    redacted, as the recordings are.
+    """
+    names, redact = {one.task.id for one in recorded}, redact_by(spec.redact)
+    tasks = {task.id: redacted_task(task, redact) for task in spec.tasks if task.id in names}
+
+    def described(one: Trajectory) -> Trajectory:
+        known = tasks.get(one.task.id, one.task)
+        kept = one.task.metadata
+        told = {"split": known.metadata["split"]} if not may_be_learned(known) else {}
+        if known.instruction == one.task.instruction and (check := check_of(known)):
+            told |= check
+            kept = {name: value for name, value in kept.items() if name not in PARTS}
+        task = one.task.model_copy(update={"metadata": {**kept, **told}})
+        return one.model_copy(update={"task": task})
+
+    return list(map(described, recorded))
 
 
 def unrecorded(spec: EnvironmentSpec) -> list[Task]:

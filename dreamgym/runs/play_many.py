@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from dreamgym.budget import check_budget
 from dreamgym.environment import Behaviour, Environment, first_reason, read_jsonl
 from dreamgym.episode import play
-from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, MissingPackage, StoreError
 from dreamgym.evaluation.episodes import WORKERS, play_many
 from dreamgym.files import open_alone, write_whole
 from dreamgym.redaction import Redact, redacted
@@ -29,6 +29,8 @@ from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajector
 
 if TYPE_CHECKING:
     from dreamgym_server.sources import Worlds
+
+    from dreamgym.replay.postgres import Store
 
 BEGINNING = b'{"id":'
 """The first bytes of the line of an episode."""
@@ -156,19 +158,28 @@ def _is_cut_off(line: bytes) -> bool:
 
 
 class InBuffer:
-    """Keeps episodes in the replay buffer, which it writes in batches."""
+    """Keeps episodes in the replay buffer, which it writes in batches.
 
-    def __init__(self, buffer: ReplayBuffer, ids: set[str]) -> None:
+    Args:
+        buffer: the buffer.
+        ids: ids of the episodes that are there.
+        recover: waits until the buffer's database is back, or raises StoreError.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer, ids: set[str], recover: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.ids = ids
         self._buffer = buffer
+        self._recover = recover
         self._batch: list[Trajectory] = []
         self._stored = time.monotonic()
 
     @classmethod
-    async def of(cls, buffer: ReplayBuffer, env: str, source: Source) -> InBuffer:
+    async def of(cls, store: Store, env: str, source: Source) -> InBuffer:
         """Return one that knows the ids of an environment's stored episodes."""
-        stored = await buffer.trajectories(env, sources=frozenset({source}))
-        return cls(buffer, {trajectory.id for trajectory in stored})
+        stored = await store.buffer.trajectories(env, sources=frozenset({source}))
+        return cls(store.buffer, {trajectory.id for trajectory in stored}, store.recover)
 
     async def add(self, trajectory: Trajectory) -> None:
         """Add an episode to the batch. Write the batch if it is full or STORE_EVERY_S seconds have passed."""
@@ -184,11 +195,21 @@ class InBuffer:
         batch, self._batch = self._batch, []
         if batch:
             try:
-                await self._buffer.add(batch)
+                await self._store(batch)
             except BaseException:  # also a cancellation: `close` stores the batch
                 self._batch = batch + self._batch
                 raise
         self._stored = time.monotonic()
+
+    async def _store(self, batch: list[Trajectory]) -> None:
+        try:
+            await self._buffer.add(batch)
+        except StoreError as error:
+            if self._recover is None:
+                raise
+            say(f"{error}. Waiting for it (episodes not stored yet: {len(batch)})")
+            await self._recover()
+            await self._buffer.add(batch)
 
 
 Play = Callable[[Planned], Awaitable[Trajectory]]
@@ -204,11 +225,19 @@ class Collecting:
         version: version of the environment, for `Provenance.model` of real steps.
         redact: redacts episodes and reasons of failures by the environment's rules; None if it has none. A server has
             redacted the calls and answers of an agent, but not an exception of the agent itself.
+        in_dream: a dream is played, whose success is none in the real environment.
     """
 
     def __init__(
-        self, planned: Sequence[Planned], kept: Kept, *, version: str | None, redact: Redact | None = None
+        self,
+        planned: Sequence[Planned],
+        kept: Kept,
+        *,
+        version: str | None,
+        redact: Redact | None = None,
+        in_dream: bool = False,
     ) -> None:
+        self._where = " in the dream" if in_dream else ""
         self._all = planned
         self._redact = redact
         self._kept = kept
@@ -301,7 +330,7 @@ class Collecting:
     def _line(self) -> str:
         done, all_ = self.there + self.played, len(self._all)
         new = " of the new ones" if self.there else ""
-        share = f", {self.won / self.judged:.0%}{new} successful" if self.judged else ""
+        share = f", {self.won / self.judged:.0%}{new} successful{self._where}" if self.judged else ""
         unknown = f", {self.unjudged} with unknown reward (not counted)" if self.unjudged else ""
         rate = self.tried / max(1e-9, time.monotonic() - self._began)
         left = (len(self._todo) - self.tried) / rate if rate else 0

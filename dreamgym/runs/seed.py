@@ -14,8 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dreamgym.dream.task_check import check_of, require_usable_check, wanting_others, wants_state
-from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, read_tasks
+from dreamgym.dream.task_check import accomplished, check_of, require_usable_check, wanting_others, wants_state
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, read_tasks, read_trajectories
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.recordings.contradictions import contradictions, summary
 from dreamgym.recordings.folder import is_recorded, update_folder
@@ -154,10 +154,10 @@ async def store(seeds: Seeds, opened: Store) -> None:
     from dreamgym.replay.postgres.forget import forget_recorded
 
     await claim(seeds.folders, opened)
-    buffer = opened.buffer
-    await buffer.upsert((), seeds.tasks)
+    buffer, tasks = opened.buffer, seeds.tasks
     for path, trajectories in seeds.trajectories.items():
-        done = await buffer.upsert(trajectories)
+        done = await buffer.upsert(trajectories, tasks)
+        tasks = []
         say(f"{path}: {done.new} of {len(trajectories)} trajectories are new")
         if done.changed:
             say(f"replaced, because they have changed since they were stored: {listed(done.changed)}")
@@ -216,14 +216,14 @@ def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajector
     file = path / "trajectories.jsonl" if path.is_dir() else path
     names = {str(tool["name"]) for tool in spec.tools}
     usable = []
-    for number, trajectory in enumerate(read_jsonl(file, Trajectory), start=1):
+    for number, trajectory in enumerate(read_trajectories(file), start=1):
         if trajectory.task.env != spec.name:
             raise InvalidInput(
                 f"{file}, trajectory {number}: it belongs to environment {trajectory.task.env!r}, not {spec.name!r}"
             )
         if missing := unlisted(names, trajectory):
             say(f"{file}: {trajectory.id!r} is left out: {spec.name!r} has no tool {', '.join(map(repr, missing))}")
-        elif _is_storable(trajectory, f"{file}: left out: trajectory {trajectory.id!r}"):
+        elif _is_usable(trajectory, f"{file}: left out: trajectory {trajectory.id!r}"):
             schema = None if built else spec.state
             fit = on_schema(trajectory, schema, trajectory.id, lambda message: say(f"{file}: {message}"))
             usable += [] if fit is None else [fit]
@@ -231,7 +231,7 @@ def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajector
 
 
 def _tasks(folder: Path, spec: EnvironmentSpec, answers: Collection[str]) -> list[Task]:
-    """The tasks of a folder. Print those whose check wants a recorded answer or a state that is not there."""
+    """The tasks of a folder. Print those whose check wants an answer or a state that is not there, or asks nothing."""
     file, env = folder / "tasks.jsonl", spec.name
     tasks = read_tasks(folder)
     for number, task in enumerate(tasks, start=1):
@@ -253,7 +253,23 @@ def _tasks(folder: Path, spec: EnvironmentSpec, answers: Collection[str]) -> lis
             f"{file}: the checks of these tasks read a state (metadata.success), but env.toml has no [state]: "
             f"{listed(stateless)}. Without an explicit state they decide nothing; use metadata.answers"
         )
+    starts = [] if spec.state is None else [(task, task.initial_state or "") for task in checked]
+    if done := [task.id for task, start in starts if accomplished(task, start)]:
+        say(
+            f"{file}: the checks of these tasks hold at the start already, so an agent that does nothing useful "
+            f"succeeds: {listed(done)}. A check (metadata.success) must fail until the task is done"
+        )
     return [task for task in tasks if _is_storable(task, f"{file}: left out: task {task.id!r}")]
+
+
+def _is_usable(trajectory: Trajectory, what: str) -> bool:
+    """True if the check of its task can be used and PostgreSQL can hold it. If not, print why: it is left out."""
+    try:
+        require_usable_check(trajectory.task)
+    except InvalidInput as error:
+        say(f"{what}: {error}")
+        return False
+    return _is_storable(trajectory, what)
 
 
 def _is_storable(row: Task | Trajectory, what: str) -> bool:

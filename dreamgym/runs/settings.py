@@ -96,5 +96,5 @@ def _read(file: Path) -> JsonObject:
         return dict(tomllib.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number with too many digits
         raise InvalidInput(f"{file} is not valid TOML: {error}") from error

@@ -24,7 +24,7 @@ from dreamgym.synthesis.derived import DerivedField
 from dreamgym.synthesis.expressions import Constant, Expression, First, NoValue, parts_of
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, item_faults
-from dreamgym.synthesis.program import Branch, Definitions, ProgramAnswer, ToolProgram, traits
+from dreamgym.synthesis.program import SIGNS, Branch, Definitions, ProgramAnswer, ToolProgram, traits
 from dreamgym.synthesis.search.decisions import find_decisions
 from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fields
 from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between, of_one_kind
@@ -206,7 +206,7 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
         one = sample.get(i) or case(i)
         for path, category in traits(one.before):
             categories.setdefault(path, Counter())[category] += 1
-            if _is_id(one.before.values[path], one.before.state):
+            if _is_id(one.before.values.get(path), one.before.state):
                 links.add(path)
         outcome = program.decisions.outcome(one.before)
         if outcome is not None and program.run(one.before.state.state, one.arguments) and not _answers(program, one):
@@ -221,8 +221,8 @@ def _is_id(value: JsonValue, state: IndexedState) -> bool:
 
 
 def _is_category(seen: Counter[str]) -> bool:
-    """True if there are few values, seen often."""
-    return len(seen) <= CATEGORY and seen.total() >= 4 * CATEGORY
+    """True if there are few values, seen often. The sign of a number is always a category."""
+    return seen.keys() <= {*SIGNS} or (len(seen) <= CATEGORY and seen.total() >= 4 * CATEGORY)
 
 
 def _answers(program: ToolProgram, case: Case) -> bool:
@@ -394,7 +394,9 @@ def _overwritten(branch: Branch, cases: Sequence[Case]) -> dict[Path, frozenset[
     paths = [
         (*effect.target, f">{effect.collection}", *effect.tail)
         for effect in branch.effects
-        if effect.op == "set" and effect.over is None and effect.collection and isinstance(effect.value, Constant)
+        if effect.over is None
+        and effect.collection
+        and (effect.op == "new" or (effect.op == "set" and isinstance(effect.value, Constant)))
     ]
     known = {path: [case.before.values.get(path) for case in cases] for path in paths}
     return {

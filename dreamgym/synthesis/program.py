@@ -6,13 +6,14 @@ A program decides which outcome a call has, and each outcome has a branch: chang
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from dreamgym.state import ImpossibleChange, Operation, StateSchema, apply, difference, natural, pointer, same
+from dreamgym.state import ImpossibleChange, Operation, StateSchema, apply, difference, leaves, natural, pointer, same
+from dreamgym.state.json_values import value_at
 from dreamgym.state.wording import Wording
 from dreamgym.synthesis.decisions import DecisionList
 from dreamgym.synthesis.derived import DerivedField, settled
@@ -20,6 +21,9 @@ from dreamgym.synthesis.expressions import Expression, JsonText, NoValue, Source
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind, is_number
 from dreamgym.types import JsonObject
+
+SIGNS = ("zero", "positive", "negative")
+"""The categories of numbers; the place of each is the sign as -1, 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Effect:
     value: Expression | None = None
     over: Source | None = None
     """If it is given, the change is made once for each of its items."""
+    repeats: bool = False
+    """True if a recorded call appended an item to a list that had an equal one."""
 
     def operations(self, call: Bindings, ids: Mapping[str, IdSequence]) -> Iterator[Operation]:
         """The changes in one call. Raises NoValue."""
@@ -66,6 +72,8 @@ class Effect:
                     if isinstance(value, dict):
                         value = {call.state.schema.collections[self.collection].key: identity, **value}
                 path = (self.collection, str(identity), *self.tail)
+            if self.op == "append" and not self.repeats and has_item(call.state.state, path, value):
+                raise NoValue("no recorded call appended an item that the list had")
             op = "set" if self.op == "new" else self.op
             yield Operation.model_validate({"op": op, "path": pointer(*path), "value": value})
 
@@ -172,7 +180,8 @@ class Branch:
     reads_after: bool
     """True if the answer is made from the state after the call. It can also refer to the state before it."""
     overwritten: Mapping[Path, frozenset[str]] = field(default_factory=dict)
-    """For each field that the branch sets to a constant: the recorded values before, as JSON."""
+    """For each field that the branch sets to a constant, and each entity that it makes: the recorded values before, as
+    JSON."""
 
     def run(self, before: Bindings, definitions: Definitions, arguments: JsonObject) -> ProgramResult:
         """The effect and the answer of a call of this outcome. Raises NoValue, ImpossibleChange, ValueError."""
@@ -244,7 +253,9 @@ class ToolProgram:
         - a value that the branch needs may be missing;
         - the branch may change the state for an argument, or an entity, of a category that no recorded call shows;
         - the branch may set a field to a constant, for instance a status to `sent`, although in no recorded call of
-          this outcome the field had the value that it has now.
+          this outcome the field had the value that it has now;
+        - the branch may make an entity whose id exists already, or append an item to a list that has an equal one,
+          although no recorded call of this outcome did so.
         """
         call = self.definitions.bind_before(IndexedState(state, self.schema), arguments)
         outcome = self.decisions.outcome(call)
@@ -273,16 +284,23 @@ class ToolProgram:
         return "\n".join(f"    {line}" for line in text.split("\n"))
 
 
+def has_item(state: JsonObject, path: Sequence[str], item: JsonValue) -> bool:
+    """True if there is a list at a path of the state that contains an equal item."""
+    found = value_at(state, pointer(*path))
+    return isinstance(found, list) and any(same(one, item) for one in found)
+
+
 def traits(call: Bindings) -> Iterator[tuple[Path, str]]:
     """The category of each argument, and of each field of an entity that an argument names.
 
-    A text is its own category; a number of an argument is positive, negative or zero.
+    A text is its own category; a number anywhere in an argument has one of SIGNS.
     """
     for path, value in call.values.items():
         is_own = path[0] == "arg" and len(path) == 2
-        if is_own and is_number(value):
-            yield path, "positive" if value > 0 else "negative" if value < 0 else "zero"
-            continue
+        for place, number in leaves(value) if is_own else ():
+            if is_number(number):
+                sign = SIGNS[(number > 0) - (number < 0)]
+                yield (*path, *(part if isinstance(part, str) else "[]" for part in place)), sign
         of_entity = path[0] == "arg" and len(path) == 4 and path[2].startswith(">") and "@" not in path[2]
         if (is_own or of_entity) and isinstance(value, str | bool | None):
             yield path, json.dumps(value)

@@ -335,17 +335,19 @@ class Practice:
         )
         outcomes = list(chain(*outcomes_P))
         if all(outcome.reward is None for outcome in outcomes):
-            errors = sorted({outcome.error for outcome in outcomes if outcome.error is not None})
-            if errors:
+            failures = [outcome.error for outcome in outcomes if outcome.error is not None]
+            errors = sorted(set(failures))
+            if len(failures) == len(outcomes):
                 advice = "; if recordings lack the answers, record more, or give a language model as --model"
                 raise EnvironmentUnavailable(
                     f"every rollout of an update failed: {'; '.join(errors).rstrip('.')}"
                     f"{advice if self._where == 'dream' else ''}"
                 )
+            failed = f" ({len(failures)} of {len(outcomes)} failed: {'; '.join(errors)})" if failures else ""
             raise InvalidInput(
-                "no episode of an update has a known reward: give the tasks a check of their own (metadata.success), "
-                "practise with a language model as --model, which can judge, or write ends_itself = true into env.toml "
-                "if the environment ends every task that is accomplished"
+                f"no episode of an update has a known reward{failed}: give the tasks a check of their own "
+                "(metadata.success), practise with a language model as --model, which can judge, or write "
+                "ends_itself = true into env.toml if the environment ends every task that is accomplished"
             )
         if self._buffer is not None and self.processes.index == 0:
             await self._keep(self._buffer, tasks_P, outcomes_P, iteration)

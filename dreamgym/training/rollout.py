@@ -204,14 +204,15 @@ def parse_action(spec: EnvironmentSpec, text: str) -> ToolCall:
         return ToolCall(name=tool, arguments={argument: text})
     try:
         call = json.loads(text)
-        if _is_too_deep(call):
+        if is_too_deep(call):
             raise InvalidInput(f"not a tool call: it is nested deeper than {MAX_DEPTH} levels")
         return ToolCall(name=call["name"], arguments=call.get("arguments", {}))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidInput('not a tool call: expected {"name": …, "arguments": {…}} as JSON') from error
 
 
-def _is_too_deep(value: JsonValue) -> bool:
+def is_too_deep(value: JsonValue) -> bool:
+    """True if a value has more than MAX_DEPTH levels."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [

@@ -16,7 +16,10 @@ from dreamgym.types import JsonObject, StepResult
 MAX_LITERAL = 100_000
 """Longest text that is read as a Python literal, in characters."""
 REFUSAL = re.compile(
-    r"\W*(?:[\w.-]+\s+){0,2}(?:\w*error|invalid|failed|cannot|unknown|fatal|no such|not found)\b", re.IGNORECASE
+    # "Retried failed jobs." and "No invalid rows" are no refusals
+    r"(?!\W*(?:[\w.-]+\s+)?(?:\w+ed|\w+ing|\d+|no|of|all|the|found)\s+(?:failed|invalid|unknown)\s+(?!this)\w{3,}s\b)"
+    r"\W*(?:[\w.-]+\s+){0,2}(?:\w*error|invalid|failed|cannot|unknown|fatal|no such|not found)\b",
+    re.IGNORECASE,
 )
 """Matches the beginning of a text that refuses a call without setting the error flag."""
 REASONS = frozenset({"message", "error", "detail", "reason"})

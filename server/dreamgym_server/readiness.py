@@ -53,7 +53,7 @@ class Readiness:
             await self._episodes.check()
             check_budget()
         except StoreError:
-            fault: str | None = "the database does not answer"
+            fault: str | None = "the database does not answer or takes no writes"
         except BudgetSpent:
             fault = "the budget allows no more calls of the experience model: the server's log says why"
         else:

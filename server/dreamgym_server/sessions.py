@@ -299,7 +299,7 @@ class Episodes:
         await self._archive.flush()
 
     async def check(self) -> None:
-        """Raises StoreError if the store does not answer at once."""
+        """Raises StoreError if the store does not answer at once, or takes no writes."""
         await self._store.check()
 
     async def sweep(self) -> None:

@@ -330,13 +330,14 @@ class RealWorlds:
 
 
 def _checked(episode: Episode, *, has_state: bool) -> bool | None:
-    """The verdict of the task's own check; None if it cannot decide.
+    """The verdict of the task's own check; None if it cannot decide. An episode without a call accomplishes nothing.
 
     Args:
         has_state: the last result has a state. Otherwise its observation stands for it, which may be JSON too.
     """
     answers = [transition.result.observation for transition in episode.transitions]
-    return accomplished(episode.task, _state(episode) if has_state else "", answers)
+    checked = accomplished(episode.task, _state(episode) if has_state else "", answers)
+    return checked and bool(episode.transitions)
 
 
 def _state(episode: Episode) -> str:

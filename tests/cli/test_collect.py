@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import os
 import re
 import signal
 import subprocess
@@ -11,16 +12,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO
 
+import psycopg
 import pytest
 from command_line import Command
+from psycopg import conninfo
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import BudgetSpent
 from dreamgym.files import write_whole
 from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.replay.postgres import Store
 from dreamgym.runs import play_many
 from dreamgym.runs.play_many import HOPELESS, Collecting, InBuffer, Planned, plan
+from dreamgym.testing.replay import ENV, sample_trajectory, sample_transition
 from dreamgym.types import Source, StopReason, Task, Trajectory
 
 LAMPS = '''
@@ -190,6 +195,12 @@ def test_a_folder_in_place_of_a_file_is_refused_in_one_line(dreamgym: Command) -
     assert (code, err) == (2, "dreamgym: runs cannot be written: Is a directory; give another file\n")
 
 
+def test_a_pipe_in_place_of_a_file_is_refused_in_one_line(dreamgym: Command) -> None:
+    os.mkfifo("pipe")
+    code, _, err = dreamgym(*collect(2, "pipe"))
+    assert (code, err) == (2, "dreamgym: pipe cannot be written: it is a pipe or a device; give another file\n")
+
+
 def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(dreamgym: Command) -> None:
     limited = ["bash", "-c", 'ulimit -f 16 && exec "$@"', "", sys.executable, "-m", "dreamgym", *collect(100)]
     ended = subprocess.run(limited, check=False, capture_output=True, text=True, timeout=120)
@@ -301,6 +312,7 @@ def test_a_dream_of_a_game_plays_only_tasks_that_were_recorded(dreamgym: Command
     assert dreamgym(*real)[0] == 0
     code, _, err = dreamgym(*dream)
     assert (code, "97 of 100 tasks were never recorded" in err) == (0, True), err
+    assert "5 of 5 episodes, 100% successful in the dream" in err
     assert lamps_of("dream.jsonl") == [0, 1, 2, 0, 1]
     assert all(played.success for played in read_jsonl(Path("dream.jsonl"), Trajectory))
 
@@ -424,6 +436,36 @@ async def test_a_collection_that_ends_during_a_write_keeps_the_finished_episodes
     with pytest.raises((BudgetSpent, asyncio.CancelledError)):
         await collection
     assert {one.id for one in await buffer.trajectories("e")} == {one.id for one in planned[1:4]}
+
+
+@pytest.mark.anyio
+async def test_a_collection_waits_for_its_database_and_loses_no_episode(
+    store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dreamgym.replay.postgres.database.RETURN_LIMIT_S", 0.1)
+    name = str(conninfo.conninfo_to_dict(dsn)["dbname"])
+
+    def takes_connections(answer: bool) -> None:
+        with psycopg.connect(conninfo.make_conninfo(dsn, dbname="postgres"), autocommit=True) as admin:
+            admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {answer}")
+            if not answer:
+                admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+
+    async def player(one: Planned) -> Trajectory:
+        takes_connections(False)
+        return sample_trajectory("played", sample_transition("kitchen", "north", "hall"))
+
+    async def back() -> None:
+        takes_connections(True)
+        await store.recover()
+        monkeypatch.setattr("dreamgym.replay.postgres.database.RETURN_LIMIT_S", 60)
+
+    planned = plan("a", "real", [Task(id="t", env=ENV, instruction="Find the coin.")], 1, 0)
+    await Collecting(planned, InBuffer(store.buffer, set(), back), version=None).run([player])
+    assert [one.id for one in await store.buffer.trajectories(ENV)] == [planned[0].id]
+    said = capsys.readouterr().err
+    assert "cannot be reached" in said
+    assert "Waiting for it (episodes not stored yet: 1)" in said
 
 
 @pytest.mark.anyio

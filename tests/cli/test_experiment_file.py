@@ -175,6 +175,8 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ("title", "titel", "title"),
         ("behaviour = ", "agent = ", "agent is called behaviour now"),
         ("[[arm]]", "[[arm", "is not valid TOML"),
+        ("steps = 3", f"steps = {'[' * 5000}{']' * 5000}", "is not valid TOML: maximum recursion depth"),
+        ("steps = 3", f"steps = {'9' * 5000}", "is not valid TOML: Exceeds the limit"),
         ("steps = 3", "stepz = 3", "experiment.toml: arm 'dream': .*stepz"),
         ("steps = 3", "vary = 3", "arm 'dream': .*vary: it was removed: two tasks are varied"),
         ("epochs = 2", "decay = 0.9", "arm 'dream': .*ppo.decay: it was removed"),
@@ -190,6 +192,12 @@ def test_a_fault_in_the_file_is_named(tmp_path: Path, before: str, after: str, w
     with pytest.raises(InvalidInput, match=words) as refused:
         read(tmp_path, GOOD.replace(before, after, 1))
     assert "Value error" not in str(refused.value)
+
+
+@pytest.mark.parametrize("recorded", ["5", "'x'", "[5]"])
+def test_recorded_that_is_no_list_of_tables_is_named(tmp_path: Path, recorded: str) -> None:
+    with pytest.raises(InvalidInput, match=r"experiment\.toml: recorded.*: Input should be"):
+        read(tmp_path, f"recorded = {recorded}\n{GOOD[: GOOD.index('[[recorded]]')]}")
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
@@ -216,6 +224,15 @@ def test_an_experiment_whose_dreams_would_practise_held_out_tasks_is_refused(tmp
         check_seeds(plan, [seed], tmp_path)
     check_held_out(plan.model_copy(update={"held_out": "wash"}), spec)
     check_held_out(plan.model_copy(update={"arm": plan.arm[:1]}), spec)
+
+
+def test_a_split_that_an_environment_looks_up_without_a_check_is_named(tmp_path: Path) -> None:
+    env = f"{EXAMPLES.parent / '02_an_environment.py'}:lamps"
+    text = GOOD.replace("[[recorded]]", '[test]\nsplit = "tset"\n[[recorded]]', 1)
+    plan, spec = read(tmp_path, text.replace('env = "coin"', f'env = "{env}"')), load_spec(env)
+    seed = Prepared(plan, 0, tmp_path / "seed-0", "", spec, real_of(spec))
+    with pytest.raises(InvalidInput, match="unknown split 'tset': expected one of dev, test, train"):
+        check_seeds(plan, [seed], tmp_path)
 
 
 def test_files_that_agree_in_what_arms_begin_with_may_share_a_folder(tmp_path: Path) -> None:
@@ -290,6 +307,10 @@ def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
     changed = plan.arm[1].model_copy(update={"train": {"steps": 4, "without": ["history"]}})
     with pytest.raises(InvalidInput, match=r"train.steps was 3 and is 4 now, .*give the arm another name"):
         kept_result(seed, changed)
+    for broken in (b"", b"{}", b"\xff", b"[" * 100_000):
+        (seed.folder / "dream" / "result.json").write_bytes(broken)
+        with pytest.raises(InvalidInput, match=r"result\.json: expected the result of an arm, .*remove the file"):
+            kept_result(seed, plan.arm[1])
 
 
 def test_arms_whose_first_arm_was_removed_to_be_trained_again_are_refused_by_name(tmp_path: Path) -> None:
@@ -410,6 +431,24 @@ def test_a_file_of_recordings_is_used_except_for_tasks_that_are_tested_or_probed
     plan = read(tmp_path, FROM_FILE.format(file=file))
     prepared = Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed())
     assert [one.task.id for one in prepared.recorded] == ["train-0", "train-1", "sessions-0", "sessions-1"]
+
+
+def test_a_file_of_recordings_that_changed_since_a_seed_began_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    file.write_text(trajectory(0).model_dump_json() + "\n")
+    plan = read(tmp_path, FROM_FILE.format(file=file))
+
+    def continued() -> Prepared:
+        return Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed())
+
+    continued().check_files()
+    assert len(continued().recorded) == 1
+    continued().check_files()
+    file.write_text(file.read_text() + trajectory(1).model_dump_json() + "\n")
+    with pytest.raises(InvalidInput, match=r"episodes\.jsonl: other episodes than those that .* began with"):
+        continued().check_files()
+    file.unlink()
+    continued().check_files()
 
 
 def test_tasks_of_a_file_that_are_in_no_split_are_counted_because_their_worlds_are_not_compared(

@@ -1,6 +1,7 @@
 """`dreamgym import` stores usable trajectories, names the others, and creates a folder if it is asked to."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_usable_conversations_are_stored_once_and_the_others_are_named(run: Comm
     assert said.splitlines() == [
         "2 of 4 usable (2 openai), 2 transitions",
         "not usable: chats.jsonl, line 4: is not valid JSON: Expecting value at line 4, column 1",
-        "not usable: chats.jsonl, line 3: calls tools that environment 'crm' does not have: fly",
+        "not usable: chats.jsonl, line 3: calls tools that environment 'crm' does not have: 'fly'",
         "2 of 2 trajectories are new in the buffer of 'crm'",
         "crm/trajectories.jsonl stays as it is, and `check`, `fidelity` and copies of the folder know only what is in "
         "it: to add episodes, import them with --out NEW.jsonl, and append that file",
@@ -133,6 +134,15 @@ def test_an_import_into_a_file_removes_and_changes_no_other_episode_in_it(run: C
     assert (run("chats.jsonl", *into)[0], out.read_text()) == (2, labelled)
     out.write_text("notes\n")
     assert (run("chats.jsonl", *into)[0], out.read_text()) == (2, "notes\n")
+
+
+@pytest.mark.usefixtures("chats", "crm")
+def test_a_pipe_in_place_of_the_file_is_not_replaced(run: Command) -> None:
+    os.mkfifo("pipe")
+    code, said = run("chats.jsonl", "--env", "crm", "--out", "pipe")
+    assert code == 2
+    assert said.splitlines()[-1] == "dreamgym: pipe: cannot be written: it is a pipe or a device; give another file"
+    assert Path("pipe").is_fifo()
 
 
 @pytest.mark.usefixtures("chats", "crm")

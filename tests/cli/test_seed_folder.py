@@ -185,6 +185,19 @@ async def test_a_folder_without_recordings_gives_its_trajectories_and_tasks(seed
     assert (await stored(dsn))[1] == ["Mine", "Who is it?"]
 
 
+async def test_trajectories_that_are_refused_leave_no_task_in_the_store(seed: Command, crm: Path, dsn: str) -> None:
+    build_folder(crm)
+    (one, *_) = read_jsonl(crm / "trajectories.jsonl", Trajectory)
+    store = await open_store(dsn, load_encoder(None))
+    await store.buffer.add([one.model_copy(update={"task": one.task.model_copy(update={"env": "other"})})])
+    await store.close()
+    (crm / "tasks.jsonl").write_text(Task(id="mine", env="crm", instruction="Mine").model_dump_json() + "\n")
+    code, said = await seed("crm", "crm")
+    assert code == 2, said
+    assert "'other'" in said[-1]
+    assert await stored(dsn) == ([], [])
+
+
 async def test_two_different_tasks_with_one_id_are_misuse_and_both_stay_in_the_file(
     seed: Command, crm: Path, dsn: str
 ) -> None:
@@ -262,6 +275,22 @@ async def test_checks_of_a_state_that_the_environment_does_not_have_are_named(se
     assert line == (
         "crm/tasks.jsonl: the checks of these tasks read a state (metadata.success), but env.toml has no [state]: "
         "mine. Without an explicit state they decide nothing; use metadata.answers"
+    )
+
+
+async def test_tasks_whose_check_holds_at_the_start_are_named(seed: Command, crm: Path) -> None:
+    build_folder(crm)
+    (crm / "env.toml").write_text((crm / "env.toml").read_text() + '\n[state]\ncount = "integer"\n')
+    with (crm / "tasks.jsonl").open("a") as file:
+        schemas: dict[str, JsonObject] = {"any": {"type": "object"}, "more": {"properties": {"count": {"minimum": 1}}}}
+        for name, schema in schemas.items():
+            check: JsonObject = {"success": schema}
+            task = Task(id=name, env="crm", instruction=name, initial_state='{"count": 0}', metadata=check)
+            file.write(task.model_dump_json() + "\n")
+    (line,) = [line for line in (await seed("crm", "crm"))[1] if "check" in line]
+    assert line == (
+        "crm/tasks.jsonl: the checks of these tasks hold at the start already, so an agent that does nothing useful "
+        "succeeds: any. A check (metadata.success) must fail until the task is done"
     )
 
 
@@ -409,3 +438,30 @@ async def test_a_state_is_derived_from_answers_on_request_and_only_from_recordin
         2,
         "--derive-state needs an environment folder with recordings: give one after ENV",
     )
+
+
+async def test_two_different_trajectories_with_one_id_in_a_file_are_misuse_and_nothing_is_stored(
+    seed: Command, crm: Path, dsn: str
+) -> None:
+    build_folder(crm)
+    file = crm.parent / "more.jsonl"
+    one = read_jsonl(crm / "trajectories.jsonl", Trajectory)[0]
+    lines = [one.model_copy(update={"final_reward": reward}).model_dump_json() for reward in (0.0, 1.0)]
+    file.write_text("\n".join(lines))
+    code, said = await seed("crm", "crm", "more.jsonl")
+    assert code == 2
+    assert f"more.jsonl, trajectory 2: an earlier trajectory has the id {one.id!r} and other content" in said[-1]
+    assert await stored(dsn) == ([], [])
+
+
+async def test_a_trajectory_whose_task_has_a_check_that_cannot_be_used_is_left_out_and_named(
+    seed: Command, crm: Path, dsn: str
+) -> None:
+    build_folder(crm)
+    one = read_jsonl(crm / "trajectories.jsonl", Trajectory)[0]
+    task = Task(id="forged", env="crm", instruction="Who is it?", metadata={"success": {"type": "nonsense"}})
+    (crm.parent / "more.jsonl").write_text(one.model_copy(update={"id": "forged", "task": task}).model_dump_json())
+    code, said = await seed("crm", "more.jsonl")
+    assert code == 0
+    assert "more.jsonl: left out: trajectory 'forged': task 'forged': its check: " in said[0]
+    assert await stored(dsn) == ([], [])

@@ -87,6 +87,17 @@ async def test_recordings_of_test_tasks_are_not_imitated(
         await learn_from_recordings(spec, config, base, tmp_path / "taught", dsn)
 
 
+async def test_a_recording_of_a_test_task_is_not_imitated_even_if_it_names_no_split(
+    spec: EnvironmentSpec, recordings: list[Trajectory], base: Path, seeded: str, tmp_path: Path
+) -> None:
+    tested = [one.task.model_copy(update={"metadata": {"split": "test"}}) for one in recordings]
+    config = TrainConfig.model_validate({"policy": str(base), "algorithm": "sft"})
+    with pytest.raises(InvalidInput, match="6 recorded episodes of 'coin', of which 6 are of another split than train"):
+        await learn_from_recordings(
+            spec.model_copy(update={"tasks": tuple(tested)}), config, base, tmp_path / "taught", seeded
+        )
+
+
 async def test_recordings_without_a_success_are_told_from_no_recordings(
     spec: EnvironmentSpec, recordings: list[Trajectory], base: Path, dsn: str, tmp_path: Path
 ) -> None:

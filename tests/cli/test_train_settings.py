@@ -79,9 +79,10 @@ def test_a_wrong_option_is_not_said_to_be_in_the_file(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_toml_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "train.toml"
-    file.write_text("steps: 3")
-    with pytest.raises(InvalidInput, match="is not valid TOML"):
-        settings_of(TrainConfig, file, [])
+    for text in ("steps: 3", f"steps = {'[' * 5000}{']' * 5000}", f"steps = {'9' * 5000}"):
+        file.write_text(text)
+        with pytest.raises(InvalidInput, match="is not valid TOML"):
+            settings_of(TrainConfig, file, [])
     with pytest.raises(InvalidInput, match="cannot be read"):
         settings_of(TrainConfig, tmp_path / "other.toml", [])
 

@@ -5,6 +5,7 @@ import gc
 import json
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
@@ -284,3 +285,21 @@ def test_ctrl_c_while_the_program_is_imported_ends_it_without_a_traceback(
     with pytest.raises(SystemExit) as exit_:
         program()
     assert exit_.value.code == 130
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["from dreamgym.cli import main; main()", "import runpy; runpy.run_module('dreamgym', run_name='__main__')"],
+)
+def test_ctrl_c_while_the_first_package_is_imported_ends_the_program_without_a_traceback(start: str) -> None:
+    pressing = (
+        "import signal, sys\n"
+        "class Pressing:\n"
+        "    def find_spec(name, path, target=None):\n"
+        "        if name == 'pydantic':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Pressing)\n"
+        "sys.argv = ['dreamgym', 'models']\n"
+    )
+    done = subprocess.run([sys.executable, "-c", pressing + start], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -153,6 +153,13 @@ def test_a_fault_inside_an_alternative_of_a_field_has_no_words(inner: JsonObject
     assert reason_in_words(schema, asked, words) is None
 
 
+def test_a_required_field_without_a_name_is_refused() -> None:
+    listing: JsonObject = {"tools": [{"name": "report", "inputSchema": {"type": "object", "required": [""]}}]}
+    mirror = Mirror(fault_words={"required": "{field} is missing"})
+    tools = Tools(EnvironmentSpec(name="crm", tools_list=(listing,), mirror=mirror))
+    assert tools.refusal(call(), call().canonical()) == "Input validation error: '' is a required property"
+
+
 def test_a_server_that_tells_the_messages_of_json_schema_without_the_field_is_simulated_so() -> None:
     small = (call(count=0), "0 is less than the minimum of 1")
     assert told(call(pages=2), small) == "2 is less than the minimum of 5"

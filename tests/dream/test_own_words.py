@@ -27,10 +27,13 @@ def test_argument_words_that_tools_task_and_answers_did_not_use_are_removed() ->
     assert left(*steps) == [({"command": " the hall east"}, "a drawer."), ({"command": " drawer"}, "ok")]
 
 
-@pytest.mark.parametrize("echo", ["{}", "unknown: {}", '{{"said": {}}}'])
-def test_an_answer_that_repeats_the_agents_words_loses_them_too(echo: str) -> None:
-    said = f'{CLAIM}\n"now"'
-    observation = echo.format(json.dumps(said) if echo.startswith("{{") else said)
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("ends", ["", " \n"])
+def test_an_answer_that_repeats_the_agents_words_loses_them_too(depth: int, ends: str) -> None:
+    said = f'{ends}{CLAIM}\n"now"{ends}'
+    observation = said.strip()
+    for _ in range(depth):
+        observation = json.dumps({"said": observation})
     later = (act("look"), StepResult(observation=f"a note: {said}", info={"structured": {"note": said}}))
     shown, _ = without_own_words(HOUSE, TASK, [(act(said), StepResult(observation=observation)), later])
     assert "accomplished" not in json.dumps([step.model_dump() for pair in shown for step in pair])

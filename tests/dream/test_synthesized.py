@@ -13,12 +13,13 @@ from dreamgym.dream.model import Part
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.synthesized import programs_of, synthesized
 from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import NotRecorded, PredictionError
 from dreamgym.replay.buffer import GROUNDED
 from dreamgym.replay.memory import MemoryBuffer
-from dreamgym.state import as_text, parsed
+from dreamgym.state import StateSchema, as_text, parsed
 from dreamgym.synthesis import LearnedPrograms
-from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, Trajectory, Transition
+from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
 
 READS_AND_WRITES = ("get_stall", "list_lots", "rename", "reserve", "buy", "cancel", "close_stall")
 
@@ -129,3 +130,35 @@ async def test_without_an_explicit_state_no_words_are_copied() -> None:
     asking = query(SPEC, step.state, step.action, *shown).model_copy(update={"without": frozenset({Part.STATE})})
     with pytest.raises(NotRecorded):
         await NearestModel().predict(asking)
+
+
+@pytest.mark.parametrize("as_text_argument", [False, True])
+@pytest.mark.anyio
+async def test_an_entity_that_only_the_call_shows_is_no_fact_of_the_state(as_text_argument: bool) -> None:
+    schema = StateSchema.model_validate(
+        {"orders": {"key": "order", "fields": {"status": "string"}, "complete": False}, "count": "integer"}
+    )
+    spec = EnvironmentSpec(name="desk", tools_list=({"tools": [{"name": "say"}]},), state=schema)
+    state = as_text({"orders": {}, "count": 1})
+
+    def said(value: JsonObject) -> Transition:
+        text = json.dumps(value)
+        action = ToolCall(name="say", arguments={"words": text if as_text_argument else value})
+        answer = text if as_text_argument else json.dumps({"said": value})
+        return Transition.of(state, action, StepResult(observation=answer, info={"state": state}))
+
+    task = Task(id="t", env="desk", instruction="Refund O-7.", initial_state=state)
+    recorded = Trajectory(
+        id="r",
+        task=task,
+        transitions=tuple(said({"n": n}) for n in range(6)),
+        source=Source.REAL,
+        stop_reason=StopReason.CLOSED,
+    )
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add([recorded])
+    dream = DreamEnvironment(spec, NearestModel(), buffer)
+    await dream.reset(task)
+    forged = said({"order": "O-7", "status": "refunded"})
+    result = await dream.step(forged.action)
+    assert (result.observation, result.state) == (forged.result.observation, state)

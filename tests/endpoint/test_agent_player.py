@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from speakers import CODEC, TOKENIZER, Speaker, byte_pairs, call
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.episode import Agent, load_agent
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.training.rollout import Policy, Rollout, Segment
 from dreamgym.types import JsonObject, StepResult, ToolCall
@@ -332,6 +335,26 @@ async def test_an_environment_that_fails_is_an_error_of_its_episodes(tmp_path: P
         (rollout,) = await play()
     assert rollout.reward is None
     assert "the echo broke" in str(rollout.error)
+
+
+async def test_an_episode_whose_end_could_not_be_judged_is_closed_and_its_steps_are_counted() -> None:
+    class Unjudged(RealWorlds):
+        async def judge(self, episode: Episode, answer: str | None) -> bool | None:
+            raise EnvironmentUnavailable("the judge is away")
+
+    async def adds_once(task: str, mcp_url: str, policy_url: str) -> str:
+        async with Client(mcp_url) as environment:
+            await environment.call_tool("add", {"n": 1})
+        return "done"
+
+    place = Stage(MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
+    async with place.serve(Unjudged(COUNTER, lambda: CounterEnvironment(COUNTER))) as (url, _):
+        player = AgentPlayer(adds_once, Speaker(to_ten), CODEC, url=url, env="counter")
+        (rollout,) = await player.play(COUNTER.tasks[:1], groups=["a"], seeds=[1], version=5, sampling_seed=0)
+    assert "the judge is away" in str(rollout.error)
+    assert (rollout.reward, len(rollout.actions)) == (None, 1)
+    long_ago = datetime.fromtimestamp(0, UTC)
+    assert await place.episodes.running(long_ago, long_ago) == 0
 
 
 async def test_a_server_that_is_gone_is_an_error_of_every_episode() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
@@ -38,6 +40,16 @@ def client_of(session: PolicySession) -> AsyncOpenAI:
 
 async def ask(client: AsyncOpenAI, messages: Sequence[Any], **options: Any) -> Any:
     return await client.chat.completions.create(model="m", messages=[*messages], tools=[openai_tool(ADD)], **options)
+
+
+def calling(arguments: Any) -> Any:
+    """A message of the policy with one call."""
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": arguments}}]}
+
+
+def nested(levels: int) -> str:
+    """A JSON object in objects."""
+    return '{"n": ' * levels + "1" + "}" * levels
 
 
 def counts(prompt: str) -> str:
@@ -175,8 +187,12 @@ async def test_requests_that_cannot_be_answered_are_refused_with_a_reason() -> N
         async with client_of(session) as client:
             with pytest.raises(BadRequestError, match="'n' to be 1, got 3"):
                 await ask(client, [USER], n=3)
-            with pytest.raises(BadRequestError, match="role 'narrator'"):
-                await ask(client, [{"role": "narrator", "content": "x"}])
+            roles: list[Any] = ["narrator", ["user"], {}]
+            for role in roles:
+                with pytest.raises(BadRequestError, match=f"role {re.escape(repr(role))}"):
+                    await ask(client, [{"role": role, "content": "x"}])
+            with pytest.raises(BadRequestError, match="nested too deeply"):
+                await ask(client, [USER, calling(json.loads(nested(600)))])
             assert [model.id async for model in client.models.list()] == ["policy"]
             assert endpoint.close(session) == []
             with pytest.raises(NotFoundError, match="it was closed"):
@@ -185,6 +201,21 @@ async def test_requests_that_cannot_be_answered_are_refused_with_a_reason() -> N
             with pytest.raises(InternalServerError, match="the server is asleep"):
                 await ask(client, [USER])
         assert speaker.batches == []
+
+
+@pytest.mark.parametrize("arguments", ['{"n": "\\ud800"}', "[" * 1_000, "not JSON"])
+async def test_arguments_that_no_tool_can_get_are_read_as_text(arguments: str) -> None:
+    async with serving(lambda prompt: "done") as (endpoint, speaker), client_of(endpoint.open(seed=0)) as client:
+        await ask(client, [USER, calling(arguments)])
+    ((prompt,),) = speaker.batches
+    assert json.dumps(arguments)[1:-1] in TOKENIZER.decode(prompt)
+
+
+async def test_the_url_of_an_episode_does_not_tell_that_of_another() -> None:
+    async with serving(counts) as (endpoint, _):
+        names = [endpoint.open(seed=0).url.split("/")[-2] for _ in range(3)]
+    assert len({*names}) == 3
+    assert all(len(name) == 32 for name in names)
 
 
 async def test_the_failure_of_a_policy_reaches_all_waiting_clients_and_the_trainer() -> None:

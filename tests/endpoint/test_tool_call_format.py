@@ -85,6 +85,8 @@ def test_several_calls_are_read_in_their_order_and_the_last_may_be_unclosed() ->
         '{"name": 3, "arguments": {}}',
         '{"name": "add", "arguments": {"n": NaN}}',
         '{"name": "add", "arguments": {"n": "\\ud800"}}',
+        '{"name": "add", "arguments": {"n": 1e999}}',
+        '{"name": "add", "arguments": {"n": ' + "[" * 63 + "]" * 63 + "}}",
         "[" * 100_000,
         "",
     ],

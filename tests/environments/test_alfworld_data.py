@@ -69,11 +69,13 @@ def test_the_name_of_a_folder_above_the_games_leaves_none_of_them_out(tmp_path: 
     assert len(games(tmp_path / above / "data").tasks("train")) == 1
 
 
-def test_a_half_downloaded_folder_is_refused_with_a_way_to_finish_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["game.tw-pddl", "traj_data.json"])
+def test_a_half_downloaded_folder_is_refused_with_a_way_to_finish_it(tmp_path: Path, lost: str) -> None:
     unpack(tmp_path / "data", "train", 1, 1)
-    (unpack(tmp_path / "data", "train", 2, 1) / "game.tw-pddl").unlink()
+    (unpack(tmp_path / "data", "train", 2, 1) / lost).unlink()
     with pytest.raises(
-        InvalidInput, match=r"1 of 2 trials have .* no game.tw-pddl, such as .*trial_2: .*`alfworld-download`"
+        InvalidInput,
+        match=r"1 of 2 trials have no game.tw-pddl, or no traj_data.json, such as .*trial_2: .*`alfworld-download`",
     ):
         games(tmp_path / "data")
     whole = Games(tmp_path / "data", tmp_path / "cache", incomplete=True)

@@ -133,6 +133,16 @@ async def test_arguments_that_the_schema_forbids_are_refused_without_asking_the_
     assert ["not of type 'integer'" in call.got.observation for call in calls if call.got] == [True, False]
 
 
+async def test_a_recorded_refusal_of_forbidden_arguments_is_repeated_if_a_known_recording_shows_it() -> None:
+    wrong, words = ToolCall(name="add", arguments={"n": "two"}), StepResult(observation="Which n?", is_error=True)
+    mirror = SPEC.mirror.model_copy(update={"refusals": {wrong.canonical(): words.observation}})
+    spec = SPEC.model_copy(update={"mirror": mirror})
+    steps = steps_of([played("asked", (wrong, words))])
+    for known, k, is_known in (([played("known", (wrong, words))], None, True), ([ONE], None, False), ([], 0, False)):
+        (answered,) = await predict(spec, Asked(), known, steps, TrigramEncoder(), k=k)
+        assert (answered.exact, answered.errors_agree) == (is_known, True)
+
+
 async def test_the_interval_of_a_similarity_is_for_other_trajectories() -> None:
     calls = [
         (await predicted(SPEC, NearestModel(), played(name, *steps)))[0]

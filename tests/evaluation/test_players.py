@@ -14,7 +14,7 @@ from dreamgym.episode import play
 from dreamgym.evaluation.episodes import has_succeeded, perform
 from dreamgym.evaluation.players import BAD, ScriptedPlayer, players_of, sessions, tasks_of
 from dreamgym.evaluation.scripts import Ids, Reads, Script, is_id, leaves, replaced
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, StopReason
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +51,12 @@ async def test_a_recording_that_accomplished_its_task_is_played_before_others() 
     assert behaviour is not None
     played = await perform(SPEC, Desk, desk.task(1), behaviour, seed=0, source=Source.REAL)
     assert has_succeeded(played, ends_itself=False) is True
+
+
+async def test_an_episode_without_a_call_is_no_success_even_if_its_check_holds_at_the_start() -> None:
+    held = desk.task(1).model_copy(update={"metadata": {"success": {"type": "object"}}})
+    idle = Trajectory(id="idle", task=held, source=Source.SYNTHETIC, stop_reason=StopReason.FINISHED)
+    assert has_succeeded(idle, ends_itself=False) is False
 
 
 async def test_first_half_stops_half_way() -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+import virtual_time
 from aiohttp import web
 from dreamgym_client.connection import STEP_TIMEOUT_S
 from dreamgym_integrations.agents import langgraph, openai_agents, react
@@ -21,6 +22,7 @@ from growth import grows_linearly
 from limited_runs import RUNS, Run, outcome
 from virtual_time import VirtualTimeLoop
 
+from dreamgym.budget import metered, open_ledger
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.embedding import TrigramEncoder
@@ -302,6 +304,23 @@ async def test_an_endpoint_that_asks_for_no_wait_is_not_asked_again_at_once(stat
         with pytest.raises(EnvironmentUnavailable, match="has not answered any question for 10 minutes"):
             await model.complete(ASKED)
     assert len(endpoint.asked) < 30
+
+
+@pytest.mark.parametrize(("status", "billed"), [(429, 0), (503, 0), (529, 0), (502, 1)])
+async def test_a_refusal_of_an_overloaded_endpoint_is_not_counted_as_a_call(
+    status: int, billed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual_time, "GRACE_S", 0.2)  # a request that timed out would be counted too
+
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        return refused(status, "Overloaded") if len(endpoint.asked) == 3 else None
+
+    endpoint = FakeEndpoint(before=before)
+    with open_ledger("50 calls") as ledger:
+        async with model_at(endpoint) as model:
+            metered(model, "m")
+            assert [(await model.complete(ASKED, schema=SCHEMA)).text for _ in range(4)] == ['{"ok": true}'] * 4
+        assert ledger.spent.calls == len(endpoint.asked) - 1 + billed
 
 
 @pytest.mark.parametrize("status", [520, 522, 524])

@@ -48,3 +48,11 @@ def test_a_folder_without_all_weights_is_refused(folder: Path) -> None:
     save_file(kept, file, metadata={"format": "pt"})
     with pytest.raises(InvalidInput, match=r"not a complete model: .* 1 are missing .* such as model\.norm\.weight"):
         whole_model(folder)
+
+
+@pytest.mark.parametrize("damaged", ["model.safetensors", "config.json"])
+def test_a_folder_with_a_file_that_was_copied_in_part_is_refused(folder: Path, damaged: str) -> None:
+    content = (folder / damaged).read_bytes()
+    (folder / damaged).write_bytes(content[: len(content) // 2])
+    with pytest.raises(InvalidInput, match=r"cannot be loaded: .*; copy the folder again, or save the model again"):
+        whole_model(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dreamgym_server.recorder.writer import append_event
 from recorder_stage import ODD, call, recording
 
 from dreamgym.errors import InvalidInput
+from dreamgym.recordings.folder.runs import read_runs
 from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -151,3 +153,19 @@ async def test_a_finished_run_ends_its_server_and_the_next_call_at_the_bare_url_
         answer = await second.ask(call("count", 1))
     assert answer["result"]["structuredContent"] == {"value": 1}
     assert len(recorder.calls(run)) == 1
+
+
+async def test_calls_keep_their_order_if_the_clock_is_set_back_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.time
+    async with recording(ODD, tmp_path / "recordings") as recorder:
+        client = recorder.client("r")
+        await client.shake_hands()
+        await client.ask(call("echo", 1, text="first"))
+        monkeypatch.setattr(time, "time", lambda: clock() - 86_400)
+        await client.ask(call("echo", 2, text="second"))
+    (run,) = read_runs(tmp_path, print)
+    called = [one for one in run.exchanges if one.method == "tools/call"]
+    assert [one.params["arguments"] for one in called] == [{"text": "first"}, {"text": "second"}]
+    assert 0 <= called[1].started_at - called[0].ended_at < 3_600

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from dreamgym_server.recorder import writer
+from dreamgym_server.recorder.child import MAX_STDERR_LINE_BYTES, TOO_LONG_LINE
 from dreamgym_server.recorder.pairing import Form, Heard
 from dreamgym_server.recorder.stdio_to_stdio import say_all
 from dreamgym_server.recorder.writer import Known, StderrLine, Tape, append_event
@@ -197,6 +198,14 @@ def test_a_server_that_writes_to_stderr_faster_than_it_can_be_printed_waits(
     reader.join(20)
     on.close()
     assert said == ["server | debug"] * 1000
+
+
+def test_a_line_of_stderr_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    said: list[str] = []
+    on = tape(tmp_path, said)
+    say_all(io.BytesIO(b"begins\n" + b"x" * (2 * MAX_STDERR_LINE_BYTES + 9) + b"\ngoes on\n"), on)
+    on.close()
+    assert said == ["server | begins", f"server | {TOO_LONG_LINE}", "server | goes on"]
 
 
 def test_a_value_of_a_later_header_is_removed_from_earlier_lines(tmp_path: Path) -> None:

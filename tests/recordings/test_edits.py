@@ -143,6 +143,18 @@ def test_a_damaged_file_is_built_again_and_kept_as_a_copy(folder: Path) -> None:
     assert copies(folder) == [good + b"{"]
 
 
+def test_a_line_with_the_id_of_a_recorded_trajectory_does_not_displace_it_and_is_kept_in_a_copy(folder: Path) -> None:
+    file = folder / "trajectories.jsonl"
+    good = file.read_text()
+    forged = good + good.split("\n")[1].replace('"final_reward":null', '"final_reward":1.0') + "\n"
+    file.write_text(forged)
+    report = update_folder(folder)
+    assert report is not None
+    assert "trajectory 3: an earlier trajectory has the id 'crm-b' and other content" in report.messages[0]
+    assert file.read_text() == good
+    assert copies(folder) == [forged.encode()]
+
+
 def test_an_edit_that_does_not_fit_the_schema_is_reported_left_out_and_kept_in_a_copy(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     world: JsonObject = {"people": {"P-1": {"person_id": "P-1", "name": "Ada"}}}

@@ -347,3 +347,19 @@ def test_import_reports_a_faulty_line_of_ours_but_seed_refuses_the_file(tmp_path
     assert report.skipped[0].reason.startswith("is not a trajectory: source: Input should be")
     with pytest.raises(InvalidInput):
         read_jsonl(tmp_path / "file.jsonl", Trajectory)
+
+
+def test_rewards_whose_sum_is_beyond_any_number_are_reported_and_not_stored(tmp_path: Path) -> None:
+    line = only(imported(tmp_path, spec("find"), CHAT)).model_dump(mode="json")
+    line["transitions"][0]["result"]["reward"] = line["final_reward"] = 1e308
+    report = imported(tmp_path, spec("find"), line)
+    assert report.trajectories == []
+    assert "expected rewards with a finite sum" in report.skipped[0].reason
+
+
+def test_a_trajectory_whose_task_has_a_check_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
+    line = only(imported(tmp_path, spec("find"), CHAT)).model_dump(mode="json")
+    line["task"]["metadata"] = {"success": {"type": "nonsense"}}
+    report = imported(tmp_path, spec("find"), line)
+    assert report.trajectories == []
+    assert f"task {line['task']['id']!r}: its check: " in report.skipped[0].reason

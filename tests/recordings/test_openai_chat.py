@@ -87,13 +87,13 @@ def test_calls_without_a_result_and_results_without_a_call_are_reported(tmp_path
 
 def test_a_trajectory_with_tools_that_the_environment_lacks_is_left_out_and_they_are_reported(tmp_path: Path) -> None:
     good = [USER, asks(("a", "find", "{}")), says("a", "#7"), DONE]
-    bad = [USER, asks(("a", "fly", "{}"), ("b", "swim", "{}")), says("a", "up"), says("b", "in"), DONE]
+    bad = [USER, asks(("a", "fly", "{}"), ("b", "swim\x1b[2J", "{}")), says("a", "up"), says("b", "in"), DONE]
     report = imported(tmp_path, spec("find"), bad, good)
     assert len(report.trajectories) == 1
     (skipped,) = report.skipped
     assert (skipped.where, skipped.reason) == (
         "file.jsonl, line 1",
-        "calls tools that environment 'crm' does not have: fly, swim",
+        r"calls tools that environment 'crm' does not have: 'fly', 'swim\x1b[2J'",
     )
 
 

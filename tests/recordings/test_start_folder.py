@@ -1,9 +1,11 @@
 """env.toml is written once, readable for people and for the program, and from then on it belongs to the user."""
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dreamgym_server.recorder.recording import rules_of
 from folder_stage import GET, SERVER, Tape, crm
 
 from dreamgym.environment import EnvironmentSpec
@@ -32,11 +34,17 @@ def test_a_folder_of_another_environment_is_refused_and_left_alone(tmp_path: Pat
     assert (folder / "env.toml").read_bytes() == before
 
 
-def test_an_env_toml_that_is_nested_too_deeply_is_refused_with_its_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "reason"), [("[" * 5000 + "]" * 5000, "maximum recursion depth"), ("9" * 5000, "Exceeds the limit")]
+)
+@pytest.mark.parametrize("read", [lambda folder: start_folder(folder, "crm", {}), EnvironmentSpec.load, rules_of])
+def test_an_env_toml_that_python_cannot_hold_is_refused_with_its_path(
+    tmp_path: Path, value: str, reason: str, read: Callable[[Path], object]
+) -> None:
     folder = crm(tmp_path)
-    (folder / "env.toml").write_text(f"name = 'crm'\nx = {'[' * 5000}{']' * 5000}\n")
-    with pytest.raises(InvalidInput, match=r"env\.toml: maximum recursion depth"):
-        start_folder(folder, "crm", {})
+    (folder / "env.toml").write_text(f"name = 'crm'\nx = {value}\n")
+    with pytest.raises(InvalidInput, match=rf"env\.toml: {reason}"):
+        read(folder)
 
 
 @pytest.mark.parametrize("name", ["", "CRM", "a b", "../x", "crm\n"])

@@ -168,6 +168,17 @@ def test_data_and_socket_are_closed_to_others(folder: Path) -> None:
     server.release()
 
 
+def test_two_users_share_the_server_of_a_folder_if_one_of_them_reaches_it_through_a_link(folder: Path) -> None:
+    link = folder.with_name(f"{folder.name}-link")
+    link.symlink_to(folder)
+    first, second = EmbeddedServer.start(folder), EmbeddedServer.start(link)
+    assert (first.dsn, status(folder)) == (second.dsn, status(link))
+    first.release()
+    assert status(link).running
+    second.release()
+    link.unlink()
+
+
 def test_a_socket_folder_that_is_a_link_is_refused(folder: Path) -> None:
     (folder / "run").symlink_to("/tmp")
     with pytest.raises(StoreError, match="is a link"):

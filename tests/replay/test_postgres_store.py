@@ -251,7 +251,7 @@ async def test_an_address_with_an_escaped_password_or_other_parts_with_an_at_is_
         await Database.open(address)
 
 
-async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(empty_dsn: str) -> None:
+async def test_a_user_who_may_not_enable_pgvector_or_change_the_tables_is_told_the_command(empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as admin:
         admin.execute("DROP ROLE IF EXISTS powerless")
         admin.execute("CREATE ROLE powerless LOGIN")
@@ -261,8 +261,27 @@ async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(empty_dsn:
         admin.execute("CREATE EXTENSION vector")
     with pytest.raises(StoreError, match="GRANT CREATE ON SCHEMA public TO powerless"):
         await open_store(empty_dsn.replace("postgres@", "powerless@"), TrigramEncoder())
+    await (await open_store(empty_dsn, TrigramEncoder())).close()
     with psycopg.connect(empty_dsn, autocommit=True) as admin:
+        admin.execute("GRANT CREATE ON SCHEMA public TO powerless")
+    with pytest.raises(StoreError, match=r"for table schema_migrations; connect as .* 'GRANT OWNER TO powerless'"):
+        await open_store(empty_dsn.replace("postgres@", "powerless@"), TrigramEncoder())
+    with psycopg.connect(empty_dsn, autocommit=True) as admin:
+        admin.execute("GRANT postgres TO powerless")
+    await (await open_store(empty_dsn.replace("postgres@", "powerless@"), TrigramEncoder())).close()
+    with psycopg.connect(empty_dsn, autocommit=True) as admin:
+        admin.execute("DROP OWNED BY powerless")
         admin.execute("DROP ROLE powerless")
+
+
+async def test_a_database_that_takes_no_more_connections_is_told_with_what_to_do(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("CREATE ROLE crowded LOGIN CONNECTION LIMIT 0")
+        try:
+            with pytest.raises(StoreError, match=r"too many connections for role.*close connections of other programs"):
+                await open_store(dsn.replace("postgres@", "crowded@"), TrigramEncoder())
+        finally:
+            admin.execute("DROP ROLE crowded")
 
 
 async def test_a_server_older_than_needed_is_refused(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

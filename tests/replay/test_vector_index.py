@@ -9,8 +9,10 @@ import numpy as np
 import psycopg
 import pytest
 from numpy.typing import NDArray
+from psycopg import conninfo
 
 from dreamgym.embedding import TrigramEncoder
+from dreamgym.errors import StoreError
 from dreamgym.replay.buffer import Retrieval
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.replay.postgres.vector_index import described
@@ -270,3 +272,20 @@ async def test_a_failed_build_is_reported_and_harms_nothing(
     assert await store.buffer.counts(ENV) == before
     assert len(await store.buffer.nearest(asked(1))) == 3
     await store.close()
+
+
+async def test_a_build_that_the_databases_time_limit_cuts_off_is_reported_and_not_begun_again_at_once(
+    small: Store, empty_dsn: str
+) -> None:
+    await small.buffer.add(walks(KEYS + LENGTH))
+    limited = conninfo.make_conninfo(empty_dsn, options="-c statement_timeout=1s")
+    store = await open_store(limited, TrigramEncoder(24))
+    with psycopg.connect(empty_dsn) as writer:
+        writer.execute("LOCK TABLE vectors_1_1 IN ROW EXCLUSIVE MODE")  # the build waits for writers
+        with pytest.raises(StoreError, match=r"statement timeout.*ALTER ROLE postgres SET statement_timeout = 0"):
+            await store.buffer.indexes.tend(1)
+    await store.buffer.indexes.tend(1)
+    assert await store.database.fetch(INDEX, {}) == []
+    assert "could not be built: " in await described(store.database, ENV)
+    await store.close()
+    await small.close()

@@ -42,7 +42,8 @@ class Talkative(CounterEnvironment):
             asks: JsonObject = {"inputRequests": {"sure": QUESTION}, "requestState": "1"}
             return StepResult(observation="Really?", info={"asks": asks})
         result = await super().step(action)
-        return result.model_copy(update={"info": {"notices": list(NOTICES), "meta": {"vendor/view": 1}}})
+        meta: JsonObject = {"vendor/view": 1, "dreamgym/uncounted": "ended", "dreamgym/confidence": 1.0}
+        return result.model_copy(update={"info": {"notices": list(NOTICES), "meta": meta}})
 
 
 async def accept(context: Any, params: Any) -> ElicitResult:
@@ -76,6 +77,7 @@ async def test_a_client_that_can_answer_is_asked_and_its_answer_reaches_the_tool
     assert reported == [1]
     assert result.meta is not None
     assert (result.meta["vendor/view"], result.meta["dreamgym/step"]) == (1, 2)
+    assert not {"dreamgym/uncounted", "dreamgym/confidence"} & {*result.meta}, "only the server says these"
     assert text_of(result) == "count 2"
     steps = state.json()["trajectory"]["transitions"]
     assert [step["action"].get("answers", {}).get("requestState") for step in steps] == [None, "1"]

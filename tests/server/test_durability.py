@@ -268,6 +268,6 @@ async def test_readiness_asks_the_database_and_liveness_does_not(stage: Stage, m
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
     assert (away.status_code, away.json()) == (
         503,
-        {"status": "unavailable", "error": "the database does not answer"},
+        {"status": "unavailable", "error": "the database does not answer or takes no writes"},
     )
     assert (alive.status_code, alive.json()) == (200, {"status": "alive", "see": "/readyz"})

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from answers import meta_of, text_of
 from dreamgym_client.environment import RemoteEnvironment
@@ -164,3 +165,21 @@ async def test_an_error_text_that_postgresql_cannot_store_does_not_keep_its_epis
                 await client.call_tool("add", {"n": 1})
         state = (await http.get(f"/envs/{env}/episodes/{made['episode']}")).json()
     assert (state["stop_reason"], state["error"]) == ("error", "panic at \ufffd ?")
+
+
+async def test_a_server_whose_database_takes_no_writes_is_not_ready(
+    store: Store, dsn: str, env: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym_server.readiness.KEPT_S", 0.0)
+    stage = Stage(store.buffer, store.episodes)
+    async with stage.serve(stage.dream(counter_spec(env))) as (_, http):
+        ready = await http.get("/readyz")
+        with psycopg.connect(dsn, autocommit=True) as owner:
+            owner.execute(f"ALTER DATABASE {owner.info.dbname} SET default_transaction_read_only = on")
+            owner.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+        refused = await http.get("/readyz")
+    assert (ready.status_code, refused.status_code) == (200, 503)
+    assert refused.json()["error"] == "the database does not answer or takes no writes"

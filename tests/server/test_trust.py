@@ -254,6 +254,16 @@ async def test_the_check_of_a_task_decides_the_reward_of_its_end(
         assert state["trajectory"]["final_reward"] == reward
 
 
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_an_episode_without_a_call_fails_even_if_its_check_holds_at_the_start(stage: Stage, kind: str) -> None:
+    held = CHECKED.model_copy(update={"metadata": {"success": {"required": ["count"]}}})
+    dreams = DreamWorlds(STATED, StatedModel(), stage.buffer)
+    async with stage.serve(dreams if kind == "dream" else RealWorlds(STATED, StatedCounter)) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={"task": held.model_dump(mode="json")})).json()
+        state = (await http.post(f"/envs/counter/episodes/{made['episode']}/finish")).json()
+    assert (state["stop_reason"], state["reward"]) == ("finished", 0)
+
+
 async def test_the_callers_own_verdict_comes_before_the_check(stage: Stage) -> None:
     async with ended(stage, RealWorlds(STATED, StatedCounter), 2, success=True) as state:
         assert state["reward"] == 1

@@ -28,7 +28,7 @@ from server_stage import Stage
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.report import PredictedStep
-from dreamgym.evaluation.report.behind import StepBehind, cell
+from dreamgym.evaluation.report.behind import FILE, StepBehind, cell
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.listing import EpisodeFilter, EpisodeSummary, Outcome
 from dreamgym.replay.postgres import Store
@@ -530,9 +530,29 @@ async def test_no_link_leads_out_of_a_run_folder(tmp_path: Path) -> None:
     in_folder(outside, episode("secret", ["one"]))
     (folder / "linked").symlink_to(outside)
     (folder / "linked.jsonl").symlink_to(outside / "episodes.jsonl")
+    (outside / "run.json").write_text('{"run": "secret"}')
+    (outside / "checkpoint-1").mkdir()
+    (outside / "checkpoint-1" / "curriculum.json").write_text('{"generated": [], "groups": {}}')
+    (folder / "metrics.jsonl").write_text('{"step": 0, "rollout_s": 1.0, "where": "dream"}\n')
+    (folder / "run.json").symlink_to(outside / "run.json")
+    (folder / "checkpoints").symlink_to(outside)
     async with page(Library(folder=RunFolder(folder))) as http:
         about = await asked(http, "about")
-    assert about["folder"]["files"] == []
+        run = await asked(http, "run", name=".")
+    assert (about["folder"]["files"], about["folder"]["curricula"], run["group"]) == ([], [], None)
+
+
+async def test_a_pipe_beside_a_run_or_a_report_stops_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "rollout_s": 1.0, "where": "dream"}\n')
+    (tmp_path / "report.json").write_text("{}")
+    (tmp_path / "checkpoints" / "checkpoint-1").mkdir(parents=True)
+    for name in ("run.json", FILE, "checkpoints/checkpoint-1/curriculum.json"):
+        os.mkfifo(tmp_path / name)
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        about = await asked(http, "about")
+        run = await asked(http, "run", name=".")
+        behind = await asked(http, "behind", name=".", setting="", cell="")
+    assert (about["folder"]["curricula"], run["group"], behind["steps"]) == ([], None, [])
 
 
 async def test_the_events_of_a_running_episode_follow_its_steps_until_its_end(stage: Stage, store: Store) -> None:
@@ -772,6 +792,7 @@ async def test_files_of_a_training_run_that_mean_nothing_do_not_hide_the_others(
         place.mkdir(parents=True)
         (place / "curriculum.json").write_text(kept)
         (tmp_path / run / "metrics.jsonl").write_text("".join(line + "\n" for line in [*lines, '{"rollout_s": 1.0}']))
+        (tmp_path / run / "run.json").write_text("[" * 100_000)
     async with page(in_folder(tmp_path, episode("one", ["done"]))) as http:
         about = await asked(http, "about")
         listed = (await asked(http, "runs"))["runs"]

@@ -213,6 +213,50 @@ def test_an_entity_that_the_call_names_is_made_under_that_name() -> None:
     assert result is not None
     assert result.after == {"orders": {"fig": fig, "quince": {"order_id": "quince", "status": "sour"}}}
 
+    assert program.run({"orders": {"fig": fig}}, {"name": "fig", "status": "paid"}) is None, "no call replaced a note"
+
+
+@pytest.mark.parametrize(
+    ("tool", "usual", "other"),
+    [
+        ("reserve", {"lot": "L-1", "count": 1}, {"lot": "L-1", "count": -3}),
+        ("reserve", {"lot": "L-1", "count": 1}, {"lot": "L-1", "count": 0}),
+        (
+            "buy",
+            {"person": "ann", "lines": [{"lot": "L-1", "count": 1}]},
+            {"person": "ann", "lines": [{"lot": "L-1", "count": 1}, {"lot": "L-2", "count": -5}]},
+        ),
+    ],
+)
+def test_calls_with_positive_numbers_do_not_show_what_others_do_even_if_they_are_few_or_in_a_list(
+    tool: str, usual: JsonObject, other: JsonObject
+) -> None:
+    program = learn(recordings(tool, 18, seed=1), SCHEMA)
+    assert program is not None
+    state = state_of(as_text(start(random.Random(1))))
+    assert program.run(state, usual) is not None
+    assert program.run(state, other) is None
+
+
+@pytest.mark.parametrize(("recorded", "is_answered"), [(["2A", "1B"], False), (["2A", "1A"], True)])
+def test_an_item_that_a_list_has_is_added_again_only_if_a_recorded_call_did_that(
+    recorded: list[str], is_answered: bool
+) -> None:
+    schema = StateSchema.model_validate({"flights": {"key": "id", "fields": {"seats": "array"}}})
+
+    def booked(seat: str, *seats: str) -> Transition:
+        before, after = (
+            as_text({"flights": {"F1": {"id": "F1", "seats": list(taken)}}}) for taken in (seats, (*seats, seat))
+        )
+        action = ToolCall(name="book", arguments={"flight": "F1", "seat": seat})
+        return Transition.of(before, action, StepResult(observation=f"booked {seat}", info={"state": after}))
+
+    program = learn([booked("1A"), *(booked(seat, "1A") for seat in recorded)], schema)
+    assert program is not None
+    taken: JsonObject = {"flights": {"F1": {"id": "F1", "seats": ["3C"]}}}
+    assert program.run(taken, {"flight": "F1", "seat": "4D"}) is not None
+    assert (program.run(taken, {"flight": "F1", "seat": "3C"}) is not None) is is_answered
+
 
 def test_entities_whose_ids_follow_no_order_are_not_predicted() -> None:
     shown = [_listed("C-1", "x9k", "b2"), _listed("C-2", "q7", "zz1", "a"), _listed("C-3", "m4")]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,6 +195,18 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
 
 
 @pytest.mark.long
+def test_the_seconds_of_a_training_are_right_if_the_clock_is_set_back_meanwhile(
+    experiment: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = f"{Path(__file__).with_name('told_lamp.py')}:told_lamp"
+    (tmp_path / "lamps.toml").write_text(LONG.format(env=told).replace("steps = 12", "steps = 1"))
+    clock, hours = time.time, itertools.count()
+    monkeypatch.setattr(time, "time", lambda: clock() - 3_600 * next(hours))
+    assert experiment("--out", str(tmp_path / "run"))[0] == 0
+    assert 0 < result(tmp_path / "run" / "seed-0" / "dream").seconds < 600
+
+
+@pytest.mark.long
 def test_an_experiment_that_sigterm_ends_saves_the_running_update_and_goes_on_from_it(
     experiment: Command, tmp_path: Path
 ) -> None:
@@ -325,3 +339,19 @@ train = {{ model = "nearest", steps = 1, groups = 2, group_size = 2, probe = 4 }
     own, played = (folder / "recorded.jsonl" for folder in (tmp_path / "own" / "seed-0", seed))
     assert own.read_bytes() == played.read_bytes()
     assert result(tmp_path / "own" / "seed-0" / "dream").dream_steps > 0
+
+
+@pytest.mark.long
+def test_an_imitation_that_was_killed_before_it_was_noted_as_done_begins_anew(
+    experiment: Command, tmp_path: Path
+) -> None:
+    file, arm = tmp_path / "lamps.toml", tmp_path / "run" / "seed-0" / "sft"
+    sft = '[[arm]]\nname = "SFT"\ntrain = { algorithm = "sft", steps = 1, batch = 4 }\n'
+    file.write_text(file.read_text().partition("[[arm]]")[0] + sft)
+    assert experiment("--out", str(tmp_path / "run"))[0] == 0
+    for left in ("result.json", "trained.json"):
+        (arm / left).unlink()
+    (arm / "policy" / "old").touch()
+    code, said = experiment("--out", str(tmp_path / "run"))
+    assert code == 0, said
+    assert not (arm / "policy" / "old").exists()

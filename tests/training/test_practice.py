@@ -196,6 +196,17 @@ async def test_a_group_with_fewer_than_two_known_rewards_is_dead(lamp_spec: Envi
     assert (line["groups"], line["dead_groups"]) == (4, 4)
 
 
+async def test_an_update_without_a_known_reward_tells_failed_episodes_from_unjudged_ones(
+    lamp_spec: EnvironmentSpec, tmp_path: Path
+) -> None:
+    red, lamps = lamp_spec.tasks[:1], iter([OpenEnded(), OpenEnded(fails_after=0)])
+    practice = Practice(lamp_spec, Curriculum(red, share=0, seed=0), None, Settings(groups=1, group_size=2), tmp_path)
+    with pytest.raises(InvalidInput) as told:
+        await practice.iterate(TokenPlayer(Right(), Right(), lamp_spec, lambda version, group: next(lamps)), 0)
+    assert "no episode of an update has a known reward (1 of 2 failed: " in str(told.value)
+    assert "give the tasks a check of their own (metadata.success)" in str(told.value)
+
+
 class Piecemeal(LampEnvironment):
     """A lamp that gives the same reward in three parts, in an order that differs between episodes."""
 

@@ -44,6 +44,13 @@ def test_tasks_of_other_splits_are_not_practised_recorded_or_not() -> None:
     assert names(train, *others, recordings=(train, *others)) == ["train"]
 
 
+def test_a_recording_moves_no_task_of_the_test_to_practice_and_replaces_no_check() -> None:
+    test, other = task("test", split="test", answers=["[1]"]), task("other", answers=["[2]"])
+    copies = task("test", answers=["[1]"]), task("other", success={"type": "object"})
+    spec = EnvironmentSpec(name="crm", tools_list=({"tools": [TOOL]},), tasks=(test, other))
+    assert practised(spec, [recorded(one) for one in copies]) == [other]
+
+
 def test_a_misspelt_split_is_told_where_tasks_are_practised_and_where_they_are_tested(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

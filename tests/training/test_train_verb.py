@@ -19,6 +19,7 @@ from dreamgym import Source, StepResult, ToolCall, Trajectory
 from dreamgym.cli.app import main
 from dreamgym.dream.confidence import FEATURES, calibrate
 from dreamgym.embedding import load_encoder
+from dreamgym.files import alone_in
 from dreamgym.replay.postgres import open_store
 from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject, Provenance, StopReason, Tier, Transition
@@ -377,9 +378,69 @@ def test_a_run_that_begins_anew_makes_its_own_warm_start(
     imitate: Callable[..., Path], recorded: Sequence[Trajectory], tmp_path: Path
 ) -> None:
     before = weights(imitate(tmp_path / "used"))
+    shutil.rmtree(tmp_path / "used" / "policy")
     again, fresh = imitate(tmp_path / "used", "--seed", "7"), imitate(tmp_path / "fresh", "--seed", "7")
     assert same(weights(again), weights(fresh))
     assert not same(weights(again), before)
+
+
+@pytest.mark.parametrize("next_run", [("--algorithm", "sft"), ("--algorithm", "sft", "--resume"), DREAM])
+def test_a_policy_learned_from_recordings_is_not_replaced(
+    next_run: Sequence[str], train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    usual = ("--steps", "1", "--out", str(tmp_path / "run"))
+    assert train("--algorithm", "sft", *usual)[0] == 0
+    before = weights(tmp_path / "run" / "policy")
+    code, said = train(*next_run, *usual)
+    assert code == 2
+    assert f"{tmp_path / 'run' / 'policy'} is there already: give another folder with --out" in said
+    assert same(weights(tmp_path / "run" / "policy"), before)
+
+
+@pytest.mark.parametrize("resumed", [(), ("--resume",)])
+def test_a_run_folder_in_which_another_training_works_is_refused_and_left_as_it_is(
+    resumed: Sequence[str], train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    with alone_in(out, waits=False):
+        code, said = train(*DREAM, "--steps", "1", "--out", str(out), *resumed)
+    assert code == 2
+    assert f"{out}: another command works in it: wait for its end, or give another folder" in said
+    assert list(out.iterdir()) == []
+    assert train(*DREAM, "--steps", "1", "--out", str(out), *resumed)[0] == 0
+
+
+def test_a_run_is_not_resumed_with_another_model_whose_address_or_folder_ends_alike(
+    train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    out, settings, models = tmp_path / "run", tmp_path / "run" / "settings.json", [tmp_path / "a" / "model"]
+    models.append(tmp_path / "b" / "model")
+    for model in models:
+        model.mkdir(parents=True)
+    code, said = train(*DREAM, *IN_PROCESS, "--steps", "1", "--out", str(out))
+    assert code == 0, said
+    for was, now in (("http://a.invalid/v1", "http://b.invalid/v1"), ("x/gpt", "y/gpt"), map(str, models)):
+        settings.write_text(json.dumps({**json.loads(settings.read_text()), "model": was}))
+        code, said = train("--model", now, "--steps", "1", "--out", str(out), "--resume")
+        assert code == 2, said
+        assert f"contains another run: model was {was} and is {now} now" in said
+
+
+def test_a_policy_without_an_agent_is_told_that_a_server_never_ends_its_tasks(
+    train: Command, recorded: Sequence[Trajectory], home: Path, tmp_path: Path
+) -> None:
+    sentence = "'lamp' does not end its tasks, and a policy without an agent never says that it is done"
+    usual = (*DREAM, "--steps", "1", "--probe", "0")
+    _, said = train(*usual, *IN_PROCESS, "--out", str(tmp_path / "ends"))
+    assert sentence not in said
+    toml = home / "env.toml"
+    toml.write_text("ends_itself = false\n" + toml.read_text())
+    _, said = train(*usual, *IN_PROCESS, "--out", str(tmp_path / "alone"))
+    assert said.count(sentence) == 1
+    assert "its episodes end after 3 steps, which is no success; give an --agent" in said
+    _, said = train(*usual, "--agent", "react", "--out", str(tmp_path / "agent"))
+    assert sentence not in said
 
 
 def test_a_run_is_not_resumed_with_another_simulator_agent_or_environment(

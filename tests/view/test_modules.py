@@ -30,7 +30,8 @@ NEEDS_NODE = pytest.mark.skipif(shutil.which("node") is None, reason="no node: i
 
 @NEEDS_NODE
 def test_an_exported_copy_has_arguments_whose_names_mean_something_to_javascript(tmp_path: Path) -> None:
-    step = {"action": {"name": "go", "arguments": {"__proto__": 1, "constructor": 2}}, "result": {"observation": "ok"}}
+    named = {"__proto__": 1, "constructor": 2, 'a"__proto__': 3}
+    step = {"action": {"name": "go", "arguments": named}, "result": {"observation": "ok"}}
     task = {"id": "t", "env": "crm", "instruction": 'Say "__proto__": x.'}
     row = {"id": "one", "task": task, "source": "real", "stop_reason": "closed"}
     whole = Trajectory.model_validate(
@@ -47,7 +48,10 @@ def test_an_exported_copy_has_arguments_whose_names_mean_something_to_javascript
     shown = "Object.values(dreamgymExport.answers).find((one) => one.steps?.[0]?.arguments).steps[0].arguments"
     told = f"{script}; console.log(JSON.stringify([Object.entries({shown}), dreamgymExport.episodes[0].instruction]))"
     ran = subprocess.run(["node", "-"], input=told, capture_output=True, text=True, check=True)
-    assert json.loads(ran.stdout) == [[["__proto__", "1"], ["constructor", "2"]], task["instruction"]]
+    assert json.loads(ran.stdout) == [
+        [["__proto__", "1"], ["constructor", "2"], ['a"__proto__', "3"]],
+        task["instruction"],
+    ]
 
 
 def test_no_name_is_defined_in_two_modules() -> None:

@@ -324,6 +324,22 @@ def test_the_failed_status_of_an_item_and_an_empty_error_are_no_refusals() -> No
     assert played(rules, rename, ("get_job", {"id": 8})) == ['{"done": true, "error": ""}', None]
 
 
+@pytest.mark.parametrize(
+    ("said", "is_refused"),
+    [
+        *((said, False) for said in ("Retried failed jobs.", "Restarted 3 failed jobs", "No invalid jobs were left")),
+        *(
+            (said, True)
+            for said in ("Retry failed: no such job", "Failed jobs are locked", "Processing failed as before")
+        ),
+    ],
+)
+def test_an_answer_that_names_what_had_failed_is_no_refusal(said: str, is_refused: bool) -> None:
+    rules = learned([("get_job", {"id": 7}, {"id": 7, "status": "open"})], [("retry_jobs", {"id": 7}, said)])
+    answers = played(rules, ("retry_jobs", {"id": 7}), ("get_job", {"id": 7}))
+    assert answers == [said, '{"id": 7, "status": "open"}' if is_refused else None]
+
+
 def test_a_failed_status_with_a_message_is_a_refusal() -> None:
     rules = learned(
         [("get_job", {"id": 7}, {"id": 7, "status": "open"})],

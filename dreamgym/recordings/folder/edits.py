@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from dreamgym.dream.annotation import with_traces
-from dreamgym.environment import read_jsonl
+from dreamgym.environment import read_trajectories
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.folder.runs import Say
@@ -147,7 +147,7 @@ def with_edits(
     if not file.exists():
         return list(built)
     try:
-        there = {one.id: one for one in read_jsonl(file, Trajectory)}
+        there = {one.id: one for one in read_trajectories(file)}
     except InvalidInput as error:
         say(f"{error}; it was built again, and the damaged file was saved as {_copied(file).name}")
         return list(built)

@@ -91,7 +91,7 @@ def name_in(folder: Path) -> str:
             f"{folder} is not an environment folder: it has no env.toml. "
             f"`dreamgym record {folder} -- COMMAND` writes one"
         ) from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number with too many digits
         raise InvalidInput(f"{file}: {error}") from error
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
         raise InvalidInput(f"{file}: expected a name of lower-case letters, digits, '-' and '_', got {name!r}")
@@ -228,7 +228,7 @@ def _config(folder: Path) -> JsonObject:
     file = folder / "env.toml"
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number with too many digits
         raise InvalidInput(f"{file}: {error}") from error
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
+from dreamgym.dream.task_check import require_usable_check
 from dreamgym.environment import EnvironmentSpec, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.recordings.importers.base import Command, Found, ImportedEpisode, Skipped
@@ -118,7 +119,12 @@ def _check(trajectory: Trajectory, spec: EnvironmentSpec, where: str) -> None:
     tools = {str(tool["name"]) for tool in spec.tools}
     missing = sorted({step.action.name for step in trajectory.transitions} - tools)
     if missing:
-        raise _Unusable(where, f"calls tools that environment {spec.name!r} does not have: {', '.join(missing)}")
+        named = ", ".join(map(repr, missing))  # as literals, because a name may contain control characters
+        raise _Unusable(where, f"calls tools that environment {spec.name!r} does not have: {named}")
+    try:
+        require_usable_check(trajectory.task)  # it could not be played
+    except InvalidInput as error:
+        raise _Unusable(where, str(error)) from error
 
 
 def _faults(trajectory: Trajectory, spec: EnvironmentSpec) -> dict[str, str]:

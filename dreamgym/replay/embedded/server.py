@@ -56,7 +56,7 @@ def default_folder() -> Path:
     """The folder of the embedded server: below DREAMGYM_HOME, else the state folder of the system or of the user."""
     home = os.environ.get("DREAMGYM_HOME")
     if home:
-        return Path(home).absolute() / "postgres"
+        return _real(Path(home)) / "postgres"
     if os.geteuid() == 0:
         return SYSTEM_FOLDER
     return platformdirs.user_state_path("dreamgym") / "postgres"
@@ -79,7 +79,7 @@ class EmbeddedServer:
             StoreError: the server cannot be started; the message says what to do.
             MissingPackage: PostgreSQL's programs are not installed.
         """
-        base = (folder or default_folder()).absolute()
+        base = _real(folder or default_folder())
         _make_base(base)
         with _locked(base / "start.lock"):
             programs = find_programs(base)
@@ -116,7 +116,7 @@ class EmbeddedServer:
 
 def status(folder: Path | None = None) -> Status:
     """Look at the server of a folder without starting it."""
-    base = (folder or default_folder()).absolute()
+    base = _real(folder or default_folder())
     if not (base / "data.ready").exists():
         return Status(base, running=False, dsn="", pid=None)
     dsn = _dsn(base, (base / "data").stat().st_uid)
@@ -147,7 +147,7 @@ def remove(*folders: Path) -> None:
     Raises:
         StoreError: other processes use one of them, and nothing was deleted; or something cannot be deleted.
     """
-    found = [base for base in map(Path.absolute, folders) if base.exists()]
+    found = [base for base in map(_real, folders) if base.exists()]
     with ExitStack() as held:
         for base in found:
             held.enter_context(_locked(base / "start.lock"))
@@ -324,6 +324,11 @@ def _locked(path: Path, *, waits: bool = True) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _real(folder: Path) -> Path:
+    """The absolute path without links, so that a server is the same one through whatever link it is reached."""
+    return Path(os.path.realpath(folder))
 
 
 def _make_base(base: Path) -> None:

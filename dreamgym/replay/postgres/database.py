@@ -203,7 +203,7 @@ class Database:
         return True
 
     async def check(self) -> None:
-        """Raises StoreError if the database does not answer at once.
+        """Raises StoreError if the database does not answer at once, or takes no writes.
 
         If calls wait for a connection, it is enough that the database has just answered one of the calls before them.
         """
@@ -212,9 +212,11 @@ class Database:
             return
         try:
             async with asyncio.timeout(0 if self._looking is not None else CHECK_LIMIT_S):
-                await self.fetch("SELECT 1", {})
+                ((is_read_only,),) = await self.fetch("SELECT current_setting('transaction_read_only')::bool", {})
         except TimeoutError:
             raise StoreError(f"{_described(self._dsn)} does not answer") from None
+        if is_read_only:
+            raise StoreError(f"{_described(self._dsn)} does not accept writes")
 
     async def time(self) -> datetime:
         """The database server's time."""
@@ -267,7 +269,8 @@ async def _pool(dsn: str, *, pooled: bool) -> AsyncConnectionPool[Connection]:
 
 def _lost(error: psycopg.OperationalError) -> bool:
     """True if the connection is gone. The server's other errors (no space, too long) would only occur again."""
-    return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"}
+    is_cut_off = isinstance(error, errors.QueryCanceled)  # the statement, not the connection
+    return error.sqlstate is None or (error.sqlstate[:2] in {"08", "57"} and not is_cut_off)
 
 
 async def _prepare(connection: Connection, where: str) -> None:
@@ -342,11 +345,14 @@ def _translated(dsn: str) -> Iterator[None]:
     try:
         yield
     except errors.InsufficientPrivilege as error:
-        user = conninfo.conninfo_to_dict(dsn).get("user", "USER")
-        raise StoreError(
-            f"{_described(dsn)}: {_first_line(error, dsn)}; an administrator must run "
-            f"psql -c 'GRANT CREATE ON SCHEMA public TO {user}' in this database"
-        ) from None
+        user, reason = conninfo.conninfo_to_dict(dsn).get("user", "USER"), _first_line(error, dsn)
+        mend = f"an administrator must run psql -c 'GRANT CREATE ON SCHEMA public TO {user}' in this database"
+        if not re.search(r"\bschema\b", reason, re.IGNORECASE):  # it is about a table of another role
+            mend = (
+                "connect as the role that owns the tables (psql -c '\\dt' shows it), or an administrator must run "
+                f"psql -c 'GRANT OWNER TO {user}' with the name of that role"
+            )
+        raise StoreError(f"{_described(dsn)}: {reason}; {mend}") from None
     except (errors.ProgramLimitExceeded, psycopg.DataError) as error:
         raise InvalidInput(f"{_described(dsn)} cannot store this: {_first_line(error, dsn)}") from None
     except errors.DiskFull as error:
@@ -358,6 +364,12 @@ def _translated(dsn: str) -> Iterator[None]:
         raise StoreError(
             f"{_described(dsn)} does not accept writes; it may be a standby: put the address of the primary into "
             "DREAMGYM_DSN, or all hosts and ?target_session_attrs=read-write"
+        ) from None
+    except errors.QueryCanceled as error:
+        user = conninfo.conninfo_to_dict(dsn).get("user", "USER")
+        raise StoreError(
+            f"{_described(dsn)} cut off a statement ({_first_line(error, dsn)}): raise its limit, for example with "
+            f"psql -c 'ALTER ROLE {user} SET statement_timeout = 0', then do this again; nothing was changed"
         ) from None
     except PoolTimeout as error:
         mend = "play fewer episodes at once, or run it on a faster machine"
@@ -378,6 +390,8 @@ def _unreachable(dsn: str, why: str) -> str:
     mends = "do this again: the embedded database starts by itself; start any other one, or correct its address"
     if os.environ.get("DREAMGYM_DSN"):
         mends = "start it, correct DREAMGYM_DSN, or unset it to use the embedded one"
+    if "too many" in why or "connection slots" in why:
+        mends = "close connections of other programs, or raise its limit, such as max_connections, then do this again"
     return f"{_described(dsn)} cannot be reached ({why}): {mends}"
 
 

@@ -81,7 +81,7 @@ class PostgresEpisodeStore:
         return self._clock.now()
 
     async def check(self) -> None:
-        """Raises StoreError if the database does not answer at once."""
+        """Raises StoreError if the database does not answer at once, or takes no writes."""
         await self._database.check()
 
     @timed("store", operation="create")

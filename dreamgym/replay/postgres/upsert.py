@@ -84,6 +84,8 @@ async def upsert(
         for name, (env_id, *_) in known.items():
             if env_id != envs[given[name].task.env]:
                 raise stored_elsewhere(given[name], names.get(env_id) or await _name(connection, env_id))
+        for env, env_id in envs.items():
+            await insert_tasks(connection, env_id, [task for task in tasks if task.env == env], replace=True)
         changed = {name for name, row in known.items() if row[1] is not None and row[1] != digests[name]}
         changed |= await _changed_of_old(connection, known, given, digests)
         positions = {name: int(known[name][4]) for name in changed}
@@ -108,8 +110,6 @@ async def upsert(
         for env_id, _ in held:
             goals = [known[name][5] for name in changed if known[name][0] == env_id]
             await connection.execute(GOALS, {"env_id": env_id, "goals": goals})
-        for env, env_id in envs.items():
-            await insert_tasks(connection, env_id, [task for task in tasks if task.env == env], replace=True)
     return Upserted(new=len(new), changed=tuple(name for name in given if name in changed))
 
 

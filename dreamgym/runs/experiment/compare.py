@@ -114,7 +114,7 @@ def check_seeds(plan: Plan, given: Sequence[Prepared], folder: Path) -> None:
     """Raises InvalidInput if a world of the test or a held-out task occurs in training, or if results do not compare.
 
     The folder's results do not compare with new ones if they were made in another environment, with other settings or
-    after an arm that is not there any more.
+    recordings, or after an arm that is not there any more.
     """
     spec, real = given[0].spec, given[0].real
     check_held_out(plan, spec)
@@ -124,6 +124,7 @@ def check_seeds(plan: Plan, given: Sequence[Prepared], folder: Path) -> None:
     say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
     check_environment(folder, spec, [*trained, *tested])
     for prepared in given:
+        prepared.check_files()
         for arm in (one for named in plan.arm for one in named.trained()):
             kept(prepared, arm)
     check_bases(plan, [prepared.folder for prepared in given])

@@ -343,15 +343,16 @@ def read_plan(file: Path) -> Plan:
     """Read an experiment file. Raises InvalidInput if the file, or a setting of one of its arms, is invalid."""
     try:
         given = tomllib.loads(file.read_text(encoding="utf-8"))
-        if any("agent" in play for play in given.get("recorded", ()) if isinstance(play, dict)):
+        plays = given.get("recorded")
+        if isinstance(plays, list) and any("agent" in play for play in plays if isinstance(play, dict)):
             raise InvalidInput(f"{file}: [[recorded]] agent is called behaviour now: write behaviour = …")
         plan = Plan.model_validate(given)
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} is not valid TOML: {error}") from error
     except ValidationError as error:
         raise InvalidInput(f"{file}: {_reason(error, given)}") from error
+    except (ValueError, RecursionError) as error:  # ValueError: also a number with too many digits
+        raise InvalidInput(f"{file} is not valid TOML: {error}") from error
     for arm in (one for named in plan.arm for one in named.trained()):
         try:
             _ = arm.settings

@@ -53,6 +53,17 @@ class Prepared:
             write_whole(file, "".join(t.model_dump_json() + "\n" for some in played + read for t in some))
         return read_jsonl(file, Trajectory)
 
+    def check_files(self) -> None:
+        """Raises InvalidInput if a file has other episodes than those that the folder keeps. It may be gone."""
+        if not (self.folder / "recorded.jsonl").exists() or not all(one.file.is_file() for one in self.plan.files):
+            return
+        read = [trajectory for one in self.plan.files for trajectory in self._read(one.file)]
+        if self.recorded[sum(play.episodes for play in self.plan.plays) :] != read:
+            raise InvalidInput(
+                f"{', '.join(str(one.file) for one in self.plan.files)}: other episodes than those that {self.folder} "
+                "began with, so that new results do not compare: restore the file, or give another folder with --out"
+            )
+
     @cached_property
     def digest(self) -> str:
         """Hash of the folder's path and recordings, for names of databases: a server may outlive the folder."""

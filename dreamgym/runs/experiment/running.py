@@ -14,9 +14,10 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from statistics import mean
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, ValidationError
 
 from dreamgym.budget import check_budget
+from dreamgym.environment import first_reason
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.rates import wilson
 from dreamgym.files import write_whole
@@ -129,13 +130,20 @@ def result(prepared: Prepared, arm: Arm, make: Make | None = None) -> Result:
 def kept(prepared: Prepared, arm: Arm) -> Result | None:
     """The arm's result that is in its folder; None if it is not there yet.
 
-    Raises the InvalidInput of `result`, also if a training that began in the folder knows other recordings.
+    Raises the InvalidInput of `result`, also if a training that began in the folder knows other recordings, and if the
+    file is not a result.
     """
     folder = prepared.folder / name_of(arm)
     file, begun = folder / RESULT, folder / BEGUN
     found, changed = None, None
     if file.exists():
-        found = Result.model_validate_json(file.read_text(encoding="utf-8"))
+        try:
+            found = Result.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            raise InvalidInput(
+                f"{file}: expected the result of an arm, got {first_reason(error)}; remove the file, and the arm is "
+                "measured again"
+            ) from error
         made_by = found.made_by
         if made_by.train is not None:
             made_by = made_by.model_copy(update={"train": without_old_settings(made_by.train)})
@@ -319,6 +327,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     going_on = (folder / "metrics.jsonl").exists()
     if not going_on:
         databases.drop(prepared.dsn, run)
+        shutil.rmtree(folder / "policy", ignore_errors=True)  # of a training that was not noted as done
     command = ["train", prepared.plan.env, "--out", str(folder), "--seed", str(prepared.seed)]
     # a run that learns nothing or gets worse is a result too: it goes on to its end, and its last policy is measured
     plain: JsonObject = {"dead_updates": 0, "stop": False, "keep": "last", "probe": TrainConfig().probe}
@@ -331,12 +340,13 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     command += ["--model", str(fitted(prepared, arm.fit))] if arm.fit is not None else []
     command += ["--resume"] if going_on else []
     folder.mkdir(parents=True, exist_ok=True)
-    before, began = attempts(folder), time.time()
+    before, began, started = attempts(folder), time.time(), time.monotonic()
     write_whole(folder / BEGUN, json.dumps(_around(arm)))
     write_whole(folder / ATTEMPTS, json.dumps([*before, (began, None)]))
     environ = with_dsn(os.environ, prepared.database(run, arm))
     returncode = logged(command, folder / LOG, f"seed {prepared.seed}: {arm.name}", environ)
-    write_whole(folder / ATTEMPTS, json.dumps([*before, (began, time.time())]))
+    ended = began + time.monotonic() - started  # the machine's clock may have been set
+    write_whole(folder / ATTEMPTS, json.dumps([*before, (began, ended)]))
     if returncode:
         check_budget()
         raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {_last_line(folder)}")

@@ -11,7 +11,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.console import say
-from dreamgym.runs.opening import may_be_learned, say_tasks_of_no_split, served, stored_trajectories
+from dreamgym.runs.opening import as_described, may_be_learned, say_tasks_of_no_split, served, stored_trajectories
 from dreamgym.runs.train.config import NEW, TrainConfig
 from dreamgym.runs.train.memory import say_memory
 from dreamgym.types import Trajectory
@@ -28,7 +28,7 @@ async def learn_from_recordings(
     `sft` imitates what succeeded; with an agent, it does so in the agent's own conversations. `dpo` prefers what
     succeeded to what failed from the same state. Nothing is learned from tasks of a split other than `train`.
     """
-    stored = await stored_trajectories(spec, dsn)
+    stored = as_described(spec, await stored_trajectories(spec, dsn))
     say_tasks_of_no_split(one.task for one in stored)
     recorded = [one for one in stored if may_be_learned(one.task)]
     learn: Callable[..., None]

@@ -30,11 +30,12 @@ from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.evaluation.setting import Setting
-from dreamgym.files import make_folder, write_whole
+from dreamgym.files import alone_in, make_folder, write_whole
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import (
     Against,
+    as_described,
     may_be_learned,
     open_store,
     say_tasks_of_no_split,
@@ -90,18 +91,19 @@ def train(
         The folder of the trained policy.
 
     Raises:
-        InvalidInput: the settings do not fit together, or `out` contains a run and `resume` is not set.
+        InvalidInput: the settings do not fit together, `out` contains a run and `resume` is not set, it contains a
+            policy that was learned from recordings, or another training works in it.
         BudgetSpent: the budget was spent in the middle of an update, which is played again with `resume`.
         EnvironmentUnavailable: every rollout of an update failed, or the server does not come back.
         StoreError: the database does not come back.
         TrainingStopped: there is nothing to learn from, or a checkpoint cannot be saved.
         KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after a second Ctrl-C, at once.
     """
-    with joined() as processes:
+    with joined() as processes, ExitStack() as held:
 
         def begin() -> TrainRun:
             chosen = config if isinstance(config, TrainConfig) else config()
-            return TrainRun.begin(env, chosen, out, resume=resume, dsn=dsn, processes=processes.count)
+            return TrainRun.begin(env, chosen, out, held, resume=resume, dsn=dsn, processes=processes.count)
 
         run = replace(of_first(processes, begin), processes=processes)
         if run.config.algorithm in RECORDED:
@@ -162,13 +164,26 @@ class TrainRun:
 
     @classmethod
     def begin(
-        cls, env: str, config: TrainConfig, out: Path, *, resume: bool, dsn: str | None, processes: int
+        cls,
+        env: str,
+        config: TrainConfig,
+        out: Path,
+        held: ExitStack,
+        *,
+        resume: bool,
+        dsn: str | None,
+        processes: int,
     ) -> TrainRun:
-        """Write the settings and, for a policy from scratch, make its warm start. Raises InvalidInput."""
+        """Write the settings and, for a policy from scratch, make its warm start. Raises InvalidInput.
+
+        No other training can use the folder `out` until `held` is closed.
+        """
         if (out / "metrics.jsonl").exists() and not resume:
             raise InvalidInput(
                 f"{out} holds a run already: continue it with --resume, or give another folder with --out"
             )
+        if (out / "policy").exists() and not (out / "metrics.jsonl").exists():
+            raise InvalidInput(f"{out / 'policy'} is there already: give another folder with --out, or remove it")
         if processes > 1 and config.in_process:
             raise InvalidInput("in_process plays in one process: leave it out, or start without a launcher")
         if processes > 1 and config.algorithm in RECORDED:
@@ -182,6 +197,7 @@ class TrainRun:
         # a resumed run goes on with what it knows
         spec = load_spec(env) if config.stored_only or resume else asyncio.run(seeded(env, dsn))
         make_folder(out)
+        held.enter_context(alone_in(out, waits=False))
         settings = out / "settings.json"
         if (out / "metrics.jsonl").exists() and settings.is_file():
             _check_same_play(out, json.loads(settings.read_text(encoding="utf-8")), config)
@@ -264,6 +280,11 @@ class TrainRun:
             probed = tasks_of(self.spec, "dev", real_of(self.spec))[: config.probe]
         if not probed and config.against is Against.DREAM:
             say("no probe: the figures below show nothing about the real environment (--probe N measures it)")
+        if config.agent is None and not self.spec.is_over_when_done and self.before is None:
+            say(
+                f"{self.spec.name!r} does not end its tasks, and a policy without an agent never says that it is done: "
+                f"its episodes end after {self.spec.max_steps} steps, which is no success; give an --agent"
+            )
         settings = config.settings()
         given = "steps" in config.model_fields_set and self.before is None
         if config.against is Against.REAL and config.real_steps is not None and not given:
@@ -401,7 +422,7 @@ def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Tas
     Raises:
         InvalidInput: all tasks are of another split.
     """
-    tasks = {trajectory.task.id: trajectory.task for trajectory in recorded}
+    tasks = {trajectory.task.id: trajectory.task for trajectory in as_described(spec, recorded)}
     for task in unrecorded(spec):
         tasks.setdefault(task.id, task)
     say_tasks_of_no_split(tasks.values())
@@ -451,9 +472,11 @@ def _with_rate(config: TrainConfig, base: Path) -> TrainConfig:
 def _check_same_play(out: Path, before: JsonObject, config: TrainConfig) -> None:
     """Raise InvalidInput if a resumed run would play otherwise than it began; `Identity` compares what it learns."""
 
-    def name_of(value: object) -> object:
-        # of a path only its last part, since a run may go on in another folder
-        return Path(value).name if isinstance(value, str) else value
+    def is_same(was: object, now: object) -> bool:
+        if not (isinstance(was, str) and isinstance(now, str) and Path(now).exists()):
+            return was == now
+        # of a path that is gone only its last part counts, since a run may go on in another folder
+        return Path(was).samefile(now) if Path(was).exists() else Path(was).name == Path(now).name
 
     mine = config.model_dump(mode="json")
     names = ["algorithm", "against", "model", "without", "agent", "calibration"]
@@ -461,7 +484,7 @@ def _check_same_play(out: Path, before: JsonObject, config: TrainConfig) -> None
     changed = [
         f"{name} was {before[name]} and is {mine[name]} now"
         for name in names
-        if name in before and name_of(before[name]) != name_of(mine[name])
+        if name in before and not is_same(before[name], mine[name])
     ]
     if changed:
         raise InvalidInput(f"{out} contains another run: {', '.join(changed)}; start this one in another folder")
@@ -477,7 +500,8 @@ def _warm_start(named: str, spec: EnvironmentSpec, dsn: str | None, out: Path, s
     for name in ("untrained", "warm"):
         shutil.rmtree(out / name, ignore_errors=True)
     say(f"warm start: a {named} policy learns from the recorded play …")
-    recorded = [one for one in asyncio.run(stored_trajectories(spec, dsn)) if may_be_learned(one.task)]
+    stored = as_described(spec, asyncio.run(stored_trajectories(spec, dsn)))
+    recorded = [one for one in stored if may_be_learned(one.task)]
     warm_start(
         named, spec, recorded, out, seed=seed, on_progress=lambda step, steps: say(f"    {step} of {steps} steps")
     )

@@ -21,7 +21,7 @@ from dreamgym.state import StateSchema, as_object, difference, unescaped
 from dreamgym.synthesis.expressions import Calculation, Constant, Expression, Source, decimal
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, Path, is_number, rank
-from dreamgym.synthesis.program import Effect
+from dreamgym.synthesis.program import Effect, has_item
 from dreamgym.synthesis.search.expressions import ExpressionSearch
 from dreamgym.synthesis.search.sources import lists, selecting
 from dreamgym.types import JsonObject, StepResult
@@ -247,7 +247,13 @@ class EffectSearch:
             else:
                 added = [one[0] for one in values if isinstance(one, list) and len(one) == 1]
             found = search.find(added) if len(added) == len(values) else None
-            return None if found is None else replace(effect, value=found)
+            if found is None:
+                return None
+            repeats = op == "append" and any(
+                has_item(place.state.state, (collection, identity, *tail), item)
+                for place, identity, item in zip(places, named, added, strict=True)
+            )
+            return replace(effect, value=found, repeats=repeats)
         if _NOTHING in values:
             return None
         fields = [(collection, identity, *tail) if collection else tail for identity in named]

@@ -23,7 +23,7 @@ from dreamgym.types import JsonObject
 from dreamgym_integrations.models.certainty import Certainty
 from dreamgym_integrations.models.decoding import Decoding, decoded
 from dreamgym_integrations.models.plain_text import PlainText
-from dreamgym_integrations.models.whole_model import whole_model
+from dreamgym_integrations.models.whole_model import read_from, whole_model
 
 BATCH = 32
 LONGER = 2
@@ -181,7 +181,8 @@ class CheckpointModel:
             import torch
             from transformers import AutoTokenizer
 
-            self._tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+            with read_from(self._folder):
+                self._tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
             model = whole_model(self._folder).eval()
             self._model = model.to("cuda") if torch.cuda.is_available() else model
         return self._model, self._tokenizer

@@ -120,8 +120,8 @@ def _check(address: str, key: str, given: str) -> None:
 
 ADDRESS = "that the address is that of the API, which usually ends in /v1"
 REFUSALS = frozenset({400, 422})
-UNBILLED = frozenset({400, 401, 402, 403, 404, 413, 422, 429})
-"""Statuses of a server that has not asked its model, so that nothing is billed."""
+UNBILLED = frozenset({400, 401, 402, 403, 404, 413, 422, 429, 503, 529})
+"""Statuses of a server that has not asked its model, so that nothing is billed; with the last two it is overloaded."""
 BUSY = frozenset({408, 409, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 """Statuses that waiting may resolve; those from 520 to 524 are of Cloudflare, in front of the endpoint."""
 LASTING = frozenset({"insufficient_quota", "billing_hard_limit_reached"})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,19 @@ _loading = threading.Lock()
 lose the weights that their layers share, and get random ones there."""
 
 
+@contextmanager
+def read_from(folder: Path) -> Iterator[None]:
+    """Raise InvalidInput with the reason if the block, which loads files of a checkpoint folder, cannot load them."""
+    try:
+        yield
+    except Exception as error:  # transformers, tokenizers and safetensors have no common exception for a damaged file
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise InvalidInput(
+            f"{folder} cannot be loaded: {type(error).__name__}: {reason}; copy the folder again, or save the model "
+            "again"
+        ) from error
+
+
 def whole_model(folder: Path, **options: Any) -> Any:
     """The causal language model in a checkpoint folder.
 
@@ -21,11 +36,12 @@ def whole_model(folder: Path, **options: Any) -> Any:
         options: options of transformers' `from_pretrained`.
 
     Raises:
-        InvalidInput: the folder lacks weights of the model; transformers alone would draw them at random.
+        InvalidInput: a file is damaged, or the folder lacks weights of the model; transformers alone would draw them at
+            random.
     """
     from transformers import AutoModelForCausalLM
 
-    with _loading:
+    with _loading, read_from(folder):
         model, found = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, output_loading_info=True, **options
         )

@@ -277,7 +277,9 @@ class AgentDoor:
 
     def _result(self, answer: EpisodeAnswer, visit: Visit, params: Mapping[str, Any], version: str) -> JsonObject:
         """The answer as a tool result. Only trainers get reward and end, since agents can read `_meta`."""
-        own = as_object(answer.result.info.get("meta"))
+        said = as_object(answer.result.info.get("meta"))
+        # a recording that somebody wrote by hand may have keys of ours, such as that a step did not count
+        own = {key: value for key, value in said.items() if not key.startswith("dreamgym/")}
         meta: JsonObject = {**own, "dreamgym/episode": visit.episode, "dreamgym/step": answer.step}
         if answer.uncounted:
             meta["dreamgym/uncounted"] = answer.uncounted

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
-from dreamgym_server.recorder.pairing import Ended, Form, Heard
+from dreamgym_server.recorder.pairing import Ended, Form, Heard, now
 from dreamgym_server.recorder.writer import STDERR_PAUSE_S, StderrLine, Tape
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
@@ -77,7 +76,7 @@ class Child:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), GRACE_S)
         reason = f"the server ended with exit code {self._process.returncode}"
-        self._tape.put(Ended(run, self.session, reason, time.time()))
+        self._tape.put(Ended(run, self.session, reason, now()))
         return reason
 
     async def close(self) -> None:
@@ -97,7 +96,7 @@ class Child:
         await asyncio.wait({self._errors})
 
     def _heard(self, run: str, line: bytes, *, from_agent: bool) -> Heard:
-        return Heard(run, self.session, self.session, from_agent, Form.JSON, line, time.time())
+        return Heard(run, self.session, self.session, from_agent, Form.JSON, line, now())
 
     async def _say_errors(self, stderr: int) -> None:
         # a pipe of its own: asyncio would read ahead as far as the long lines of stdout may need

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from yarl import URL
 
 from dreamgym.redaction.names import may_be_secret_name
-from dreamgym_server.recorder.pairing import Ended, Form, Heard
+from dreamgym_server.recorder.pairing import Ended, Form, Heard, now
 from dreamgym_server.recorder.runs import RUN_HEADER
 from dreamgym_server.recorder.secret_sources import secrets_in
 from dreamgym_server.recorder.strip_state import Events, shown
@@ -114,7 +113,7 @@ class ReverseProxy:
         try:
             await asyncio.wait({answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
-                visit.end(f"the agent gave up after {time.time() - visit.began:.1f} s")
+                visit.end(f"the agent gave up after {now() - visit.began:.1f} s")
         finally:
             for task in (answering, *ends):
                 task.cancel()
@@ -196,7 +195,7 @@ class _Visit:
     """Gives the tape a copy of one HTTP request and its response."""
 
     def __init__(self, tape: Tape, run: str, id_: str, anonymous: str, scope: Scope, body: bytes) -> None:
-        self.began = time.time()
+        self.began = now()
         self.is_open = False
         """True if the response has begun."""
         headers = dict(scope["headers"])
@@ -237,11 +236,11 @@ class _Visit:
         self.end("the server's response ended without it")
 
     def end(self, reason: str) -> None:
-        self._tape.put(Ended(self._run, self._id, reason, time.time()))
+        self._tape.put(Ended(self._run, self._id, reason, now()))
 
     def _put(self, payload: bytes, form: Form, *, from_agent: bool = False) -> None:
         source = (self._run, self._session, self._id)
-        self._tape.put(Heard(*source, from_agent, form, payload, time.time(), self._protocol, self._status))
+        self._tape.put(Heard(*source, from_agent, form, payload, now(), self._protocol, self._status))
 
 
 async def _stream(visit: _Visit, response: aiohttp.ClientResponse, send: Send) -> None:

@@ -1,11 +1,13 @@
 """Pairs the requests on the wire with their answers, and leaves out repetitions.
 
-Only the tape's thread uses this module. Its data is not redacted yet.
+Only the tape's thread uses `Tap`. Its data is not redacted yet.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -18,6 +20,21 @@ from dreamgym.types import JsonObject
 MAX_OPEN = 10_000
 """Number of requests without an answer that are remembered."""
 VERSION_META_KEY = "io.modelcontextprotocol/protocolVersion"
+
+
+class _Clock:
+    """The time in seconds since the epoch. It goes on if the machine's clock is set back: calls are in its order."""
+
+    def __init__(self) -> None:
+        self._ahead_s = -math.inf
+        """Seconds by which this clock is ahead of the monotonic one."""
+
+    def __call__(self) -> float:
+        self._ahead_s = max(self._ahead_s, time.time() - time.monotonic())
+        return self._ahead_s + time.monotonic()
+
+
+now = _Clock()
 
 
 class Form(Enum):

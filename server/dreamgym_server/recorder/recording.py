@@ -246,7 +246,7 @@ def rules_of(folder: Path) -> RedactionRules:
         return RedactionRules.model_validate(tomllib.loads(file.read_text(encoding="utf-8")).get("redact", {}))
     except ValidationError as error:
         raise InvalidInput(f"{file}, [redact]: {first_reason(error)}") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number with too many digits
         raise InvalidInput(f"{file}: {error}") from error
 
 

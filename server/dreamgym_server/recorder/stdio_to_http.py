@@ -11,7 +11,6 @@ import asyncio
 import logging
 import signal
 import threading
-import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,7 +39,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from dreamgym_server.recorder.http_to_http import UNAUTHORIZED, refusal
-from dreamgym_server.recorder.pairing import VERSION_META_KEY, Ended, Form, Heard
+from dreamgym_server.recorder.pairing import VERSION_META_KEY, Ended, Form, Heard, now
 from dreamgym_server.recorder.stdio_to_stdio import write_all
 from dreamgym_server.recorder.strip_state import shown
 from dreamgym_server.recorder.writer import Tape
@@ -130,7 +129,7 @@ class _Outlet:
 
     def end(self, reason: str) -> None:
         """Note on the tape that nothing more will come."""
-        self._tape.put(Ended(self._run, self._session, reason, time.time()))
+        self._tape.put(Ended(self._run, self._session, reason, now()))
 
     def _headers(self, message: JSONRPCRequest | JSONRPCNotification) -> dict[str, str]:
         """The headers that HTTP demands: revision, and in the newest one method, name and marked arguments."""
@@ -165,7 +164,7 @@ class _Outlet:
         return has_reader
 
     def _hear(self, line: bytes, *, from_agent: bool) -> None:
-        self._tape.put(Heard(self._run, self._session, self._session, from_agent, Form.LINES, line, time.time()))
+        self._tape.put(Heard(self._run, self._session, self._session, from_agent, Form.LINES, line, now()))
 
 
 def _line(message: Any) -> bytes:

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from dreamgym_server.recorder.pairing import Ended, Form, Heard
+from dreamgym_server.recorder.child import MAX_STDERR_LINE_BYTES, TOO_LONG_LINE
+from dreamgym_server.recorder.pairing import Ended, Form, Heard, now
 from dreamgym_server.recorder.strip_state import Lines
 from dreamgym_server.recorder.writer import STDERR_PAUSE_S, StderrLine, Tape
 
@@ -50,7 +51,7 @@ def pump(
     agent_left = threading.Event()
 
     def heard(payload: bytes, *, from_agent: bool) -> Heard:
-        return Heard(run, session, session, from_agent, Form.LINES, payload, time.time())
+        return Heard(run, session, session, from_agent, Form.LINES, payload, now())
 
     def to_server(pipe: IO[bytes] = process.stdin) -> None:
         while payload := os.read(stdin, CHUNK):
@@ -83,15 +84,21 @@ def pump(
     reason = "the agent left" if agent_left.is_set() else f"the server ended with exit code {code}"
     if not agent_left.is_set():
         tape.lose(run, reason)
-    tape.put(Ended(run, session, reason, time.time()))
+    tape.put(Ended(run, session, reason, now()))
     return 0 if agent_left.is_set() else code if code >= 0 else 128 - code
 
 
 def say_all(stream: IO[bytes], tape: Tape) -> None:
-    """Print the lines of the server's stderr on ours, each after the server's name."""
+    """Print the lines of the server's stderr on ours, each after the server's name. A line that is too long is not."""
+    is_cut = False
     with stream:
-        for line in stream:
-            tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n"), from_server=True))
+        while line := stream.readline(MAX_STDERR_LINE_BYTES):
+            if len(line) == MAX_STDERR_LINE_BYTES and not line.endswith(b"\n"):
+                is_cut = True
+                continue
+            text = TOO_LONG_LINE if is_cut else line.decode("utf-8", "replace").rstrip("\r\n")
+            is_cut = False
+            tape.put(StderrLine(text, from_server=True))
             while tape.is_behind():
                 time.sleep(STDERR_PAUSE_S)
 

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -29,7 +28,7 @@ from dreamgym.redaction import Redactor
 from dreamgym.redaction.redactor import MAX_LEARNED
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.dry_run import Preview
-from dreamgym_server.recorder.pairing import Ended, Heard, Tap, loss
+from dreamgym_server.recorder.pairing import Ended, Heard, Tap, loss, now
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """Number of bytes that may wait for the thread; more are lost."""
@@ -151,12 +150,12 @@ class Tape:
 
     def lose(self, run: str, reason: str) -> None:
         """Report something that could not be recorded."""
-        self._queue.put(loss(run, reason, time.time()))
+        self._queue.put(loss(run, reason, now()))
 
     def note(self, run: str, **said: JsonValue) -> Future[bool]:
         """Add a note that is not in the traffic; the result is True when it is on disk, False if it cannot be."""
         written: Future[bool] = Future()
-        self._queue.put(Noted({"kind": "note", "run": run, **said, "at": time.time()}, written))
+        self._queue.put(Noted({"kind": "note", "run": run, **said, "at": now()}, written))
         return written
 
     def flush(self) -> bool:
@@ -168,7 +167,7 @@ class Tape:
     def close(self, limit_s: float = 60) -> Summary:
         """Write the rest of the queue and end. What is not written within `limit_s` is a loss. May be called twice."""
         if self._thread.is_alive():
-            self._queue.put(Ended("", "", "the recording was ended", time.time()))
+            self._queue.put(Ended("", "", "the recording was ended", now()))
             self._queue.put(None)
             self._thread.join(limit_s)
             if self._thread.is_alive():
@@ -301,7 +300,7 @@ class Tape:
             self._say(f"dreamgym record: {self._file_name(run) + ': ' if run else ''}{reason}")
         self.summary.losses[reason] += 1
         if run:
-            self._write(run, loss(self._file_name(run), reason, time.time()), is_loss=True)
+            self._write(run, loss(self._file_name(run), reason, now()), is_loss=True)
 
     def _write(self, run: str, event: JsonObject, *, is_loss: bool = False) -> bool:
         if self._folder is None:

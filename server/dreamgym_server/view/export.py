@@ -96,7 +96,8 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
 
 def _literal(value: object) -> str:
     """A value in JavaScript. There `"__proto__": x` would not be a field, but `["__proto__"]: x` is one."""
-    return json.dumps(value, ensure_ascii=True).replace('"__proto__": ', '["__proto__"]: ')
+    # a quote behind a backslash is part of a longer name
+    return re.sub(r'(?<!\\)"__proto__": ', '["__proto__"]: ', json.dumps(value, ensure_ascii=True))
 
 
 def page_files() -> dict[str, bytes]:

@@ -94,6 +94,11 @@ class EpisodeFile:
         self.spans[summary.id] = (begins, len(line))
 
 
+def is_own(path: Path) -> bool:
+    """True for a file that is there and is no symbolic link, pipe or device."""
+    return path.is_file() and not path.is_symlink()
+
+
 class RunFolder:
     """The contents of one run folder, as the page shows them."""
 
@@ -114,7 +119,7 @@ class RunFolder:
                 if not path.is_symlink() and (one not in LEFT_OUT or (path / METRICS).is_file())
             ]
             found += [Path(here) / one for one in sorted(names) if name in {"", one} and not one.startswith(".")]
-        return [path for path in found if path.is_file() and not path.is_symlink()]
+        return [path for path in found if is_own(path)]
 
     def place_of(self, path: Path) -> str:
         """Path of a file's folder, relative to the run folder; `.` for the run folder itself."""

@@ -26,7 +26,7 @@ from dreamgym.evaluation.report.text import (
 )
 from dreamgym.replay.listing import EpisodeFilter
 from dreamgym.types import JsonObject
-from dreamgym_server.view.folders import RunFolder
+from dreamgym_server.view.folders import RunFolder, is_own
 
 REPORT = "report.json"
 COUNTS = {"of", "steps", "calls"}
@@ -85,8 +85,9 @@ def _lines_in(path: Path) -> list[StepBehind]:
     if path.name == CHECK_FILE:
         report = _report(path)
         return [*behind_check(report)] if isinstance(report, CheckReport) else []
+    file = path.with_name(FILE)
     try:
-        return read_jsonl(path.with_name(FILE), StepBehind)
+        return read_jsonl(file, StepBehind) if is_own(file) else []
     except InvalidInput:  # it is not there, or being written
         return []
 

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from dreamgym.errors import UnknownName
 from dreamgym.training.record import read_record, tiers_of
 from dreamgym.types import JsonObject
-from dreamgym_server.view.folders import METRICS, RunFolder
+from dreamgym_server.view.folders import METRICS, RunFolder, is_own
 
 PRACTICE = (
     "step",
@@ -88,9 +88,10 @@ def _finite(value: JsonValue) -> JsonValue:
 
 def _group(folder: Path) -> str | None:
     """Start of the names of the run's groups in the store; None if the folder does not have the run's name."""
+    file = folder / "run.json"
     try:
-        run = json.loads((folder / "run.json").read_bytes()).get("run")
-    except (OSError, ValueError, AttributeError):
+        run = json.loads(file.read_bytes()).get("run") if is_own(file) else None
+    except (OSError, ValueError, RecursionError, AttributeError):
         return None
     return f"{run}-" if isinstance(run, str) and run else None
 

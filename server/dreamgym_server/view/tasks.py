@@ -10,7 +10,7 @@ from dreamgym.curriculum.evidence import Evidence
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.replay.buffer import TaskValue
 from dreamgym.types import JsonObject, Origin, Task
-from dreamgym_server.view.folders import METRICS, RunFolder
+from dreamgym_server.view.folders import METRICS, RunFolder, is_own
 from dreamgym_server.view.shown import cut
 
 CURRICULUM = "curriculum.json"
@@ -115,6 +115,8 @@ def _newest(run: Path) -> Path | None:
     numbered = [
         (int(number), path)
         for path in run.glob(f"checkpoints/checkpoint-*/{CURRICULUM}")
-        if (number := path.parent.name.rpartition("-")[2]).isdecimal() and not path.is_symlink()
+        if (number := path.parent.name.rpartition("-")[2]).isdecimal()
+        and is_own(path)
+        and not any(folder.is_symlink() for folder in path.parents[:2])
     ]
     return max(numbered)[1] if numbered else None

@@ -213,22 +213,23 @@ def packed(files: Sequence[tuple[str, Path]]) -> Iterator[GameRow]:
 
 
 def official_files(root: Path, incomplete: bool) -> list[tuple[str, Path]]:
-    """traj_data.json of every trial that is a text game. Raises InvalidInput if game files are missing."""
+    """traj_data.json of every trial that is a text game. Raises InvalidInput if files of games are missing."""
     found: list[tuple[str, Path]] = []
     missing: list[Path] = []
     for source in [source for split in SPLITS.values() for source in split]:
         for folder, folders, files in os.walk(root / source):
             folders.sort()
             trial = folder.removeprefix(str(root))  # a folder above, such as /media/removable, says nothing of the game
-            if "traj_data.json" not in files or "movable" in trial or "Sliced" in trial:
+            there = {"traj_data.json", "game.tw-pddl"}.intersection(files)
+            if not there or "movable" in trial or "Sliced" in trial:
                 continue
-            if "game.tw-pddl" in files:
+            if len(there) == 2:
                 found.append((source, Path(folder, "traj_data.json")))
             else:
                 missing.append(Path(folder))
     if missing and not (incomplete and found):
         raise InvalidInput(
-            f"{len(missing)} of {len(missing) + len(found)} trials have traj_data.json but no game.tw-pddl, such as "
+            f"{len(missing)} of {len(missing) + len(found)} trials have no game.tw-pddl, or no traj_data.json, such as "
             f"{missing[0]}: the download is incomplete; run `alfworld-download` again"
             + (", or leave them out with [real] incomplete = true" if found else "")
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from dreamgym_client.control import ControlClient, EpisodeState, Started
 from dreamgym_client.playing import begin, stop
@@ -136,6 +137,10 @@ class AgentPlayer:
             rollout.actions = [""] * failure.steps
         except DreamGymError as failure:
             rollout.error = f"{type(failure).__name__}: {failure}"
+            with suppress(DreamGymError):  # the server may still fail
+                if episode:
+                    rollout.actions = [""] * (await control.read(self._env, episode)).step
+                    await control.delete(self._env, episode)
         else:
             _fill(rollout, state)
             rollout.unheard = session.conversations.unheard

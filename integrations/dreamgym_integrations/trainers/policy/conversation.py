@@ -168,7 +168,7 @@ class Conversations:
 def plain_message(message: JsonObject) -> JsonObject:
     """A message as chat templates expect it: known role, text as content, arguments as an object; nothing else."""
     role = ROLES.get(str(message.get("role")), message.get("role"))
-    if role not in {"system", "user", "assistant", "tool"}:
+    if not isinstance(role, str) or role not in {"system", "user", "assistant", "tool"}:
         raise InvalidInput(f"expected a message of system, user, assistant or tool, got role {role!r}")
     plain: JsonObject = {"role": role, "content": _text(message.get("content"))}
     calls = message.get("tool_calls")
@@ -197,8 +197,10 @@ def _call(call: JsonValue) -> JsonObject:
         raise InvalidInput("expected each of 'tool_calls' to have a 'function'")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        with suppress(ValueError):  # text that is not JSON is shown to the policy as it is
-            arguments = json.loads(arguments or "{}")
+        with suppress(ValueError, RecursionError):  # text that is not JSON is shown to the policy as it is
+            value = json.loads(arguments or "{}")
+            json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, which has no tokens
+            arguments = value
     return {"type": "function", "function": {"name": function.get("name"), "arguments": arguments or {}}}
 
 

@@ -1,13 +1,15 @@
 """The policy in training as an OpenAI-compatible endpoint, which keeps the sampled tokens of every episode.
 
-Each episode has a base URL of its own, since that works with every client. The sampling parameters of a request (its
-temperature, its longest answer) are ignored: log-probabilities are valid only for the way in which the trainer samples.
-The endpoint runs in this process and listens on this machine only.
+Each episode has a base URL of its own, since that works with every client. Its name in the URL is random, so that no
+other program and no web page can speak in the episode. The sampling parameters of a request (its temperature, its
+longest answer) are ignored: log-probabilities are valid only for the way in which the trainer samples. The endpoint
+runs in this process and listens on this machine only.
 """
 
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from http import HTTPStatus
@@ -75,7 +77,6 @@ class PolicyEndpoint:
         self._codec = codec
         self._batches = Batches(policy)
         self._sessions: dict[str, PolicySession] = {}
-        self._numbers = itertools.count()
         self._running = AsyncExitStack()
         self._url = ""
 
@@ -107,7 +108,7 @@ class PolicyEndpoint:
             seed: together with the number of an answer, fixes every token that is sampled for the answer.
             is_over: called before each answer. From the end on every answer is empty, so that any agent ends by itself.
         """
-        name = str(next(self._numbers))
+        name = secrets.token_hex(16)
         session = PolicySession(f"{self._url}/episodes/{name}/v1", self._codec, seed, is_over)
         self._sessions[name] = session
         self._batches.expect(len(self._sessions))
@@ -142,7 +143,12 @@ class PolicyEndpoint:
         return response
 
     async def _answer(self, session: PolicySession, ask: Ask, request: Request) -> Response:
-        prompt = session.conversations.prompt(ask.messages, ask.tools)
+        try:
+            prompt = session.conversations.prompt(ask.messages, ask.tools)
+        except RecursionError as error:
+            raise InvalidInput(
+                "the arguments of a call, or a tool, are nested too deeply: send fewer levels"
+            ) from error
         if await session.over() or len(prompt.ids) >= self._codec.max_tokens:
             return answered(ask, Reply(text=""), name="end", usage=Usage(len(prompt.ids)))
         number = next(session.sampled)

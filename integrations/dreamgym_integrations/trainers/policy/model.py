@@ -24,7 +24,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.training.rollout import EPISODE_TOKENS, TURN_TOKENS, Generation, Segment
 from dreamgym.types import JsonObject, StepResult, Task
 from dreamgym_integrations.models.plain_text import PlainText
-from dreamgym_integrations.models.whole_model import whole_model
+from dreamgym_integrations.models.whole_model import read_from, whole_model
 from dreamgym_integrations.trainers.policy.conversation import Conversations
 from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec
 from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig
@@ -399,7 +399,8 @@ def _tokenizer(folder: Path) -> Any:
         raise InvalidInput(
             f"no policy checkpoint in {folder}: expected a folder with a config.json, as training saves it"
         )
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with read_from(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
     if tokenizer.pad_token is None:  # padding is masked, so any token will do; TRL takes this one too
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

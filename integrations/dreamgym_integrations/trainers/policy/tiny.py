@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Trajectory
+from dreamgym_integrations.trainers.common.checkpoints import save_model
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + '<end>' }}"
@@ -54,8 +55,7 @@ def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed
         pad_token_id=tokenizer.pad_token_id,
         max_action_tokens=max(4, 1 + max((len(tokenizer(command)["input_ids"]) for command in commands), default=0)),
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_model(LlamaForCausalLM(config), tokenizer, folder)
 
 
 def _texts(trajectories: Iterable[Trajectory]) -> Iterable[str]:

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from dreamgym.environment import text_argument_of
 from dreamgym.errors import InvalidInput
+from dreamgym.training.rollout import MAX_DEPTH, is_too_deep
 from dreamgym.types import JsonObject, ToolCall
 from dreamgym_integrations.models.chat_server import Reply
 
@@ -98,7 +99,10 @@ def _call(text: str) -> ToolCall:
     call = json.loads(text, parse_constant=_no_constant)
     if not isinstance(call, dict) or not isinstance(call.get("arguments", {}), dict):
         raise ValueError("expected an object with a name and arguments")
-    json.dumps(call, ensure_ascii=False).encode()  # raises for half a surrogate pair, which cannot be sent
+    if is_too_deep(call):
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels, which every server refuses")
+    # raises for what cannot be sent: 1e999, and half a surrogate pair
+    json.dumps(call, ensure_ascii=False, allow_nan=False).encode()
     return ToolCall(name=call.get("name") or "", arguments=call.get("arguments", {}))
 
 

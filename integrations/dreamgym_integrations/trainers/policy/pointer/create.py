@@ -15,6 +15,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.reading import reader_of, with_readings
 from dreamgym.state import parsed
 from dreamgym.types import Trajectory
+from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.policy.pointer.codec import kind_word, reader_for
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import REFUSED, STATE, WORD, StateMap, nothing_of
 from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig, PointerForCausalLM
@@ -87,9 +88,8 @@ def create_pointer_policy(
         for value in values
     ]
     torch.manual_seed(seed)
-    PointerForCausalLM(config).save_pretrained(folder)
+    model = PointerForCausalLM(config)
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<end>"
-    ).save_pretrained(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<end>")
+    save_model(model, fast, folder)
