@@ -433,6 +433,15 @@ def test_a_file_of_recordings_is_used_except_for_tasks_that_are_tested_or_probed
     assert [one.task.id for one in prepared.recorded] == ["train-0", "train-1", "sessions-0", "sessions-1"]
 
 
+def test_a_file_with_two_different_episodes_of_one_id_is_refused_before_anything_is_played(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    other = trajectory(1).model_copy(update={"id": trajectory(0).id})
+    file.write_text(f"{trajectory(0).model_dump_json()}\n{other.model_dump_json()}\n")
+    plan = read(tmp_path, FROM_FILE.format(file=file))
+    with pytest.raises(InvalidInput, match=r"episodes\.jsonl, trajectory 2: an earlier trajectory has the id"):
+        _ = Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed()).recorded
+
+
 def test_a_file_of_recordings_that_changed_since_a_seed_began_is_named(tmp_path: Path) -> None:
     file = tmp_path / "episodes.jsonl"
     file.write_text(trajectory(0).model_dump_json() + "\n")

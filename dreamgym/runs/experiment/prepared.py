@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec, read_jsonl, real_of
+from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec, read_jsonl, read_trajectories, real_of
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.files import write_whole
 from dreamgym.redaction import redact_by, redacted
@@ -158,7 +158,7 @@ class Prepared:
         kept_apart = {
             task.id for split in ("dev", self.plan.test.split) for task in tasks_of(self.spec, split, self.real)
         }
-        known = [one for one in read_jsonl(file, Trajectory) if one.task.id not in kept_apart]
+        known = [one for one in read_trajectories(file) if one.task.id not in kept_apart]
         found = [one for one in known if self.plan.recordable([one.task])]
         if not found:
             raise InvalidInput(
