@@ -122,6 +122,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name in {"environment", "errors", "types"}:  # so that dreamgym.errors.InvalidInput needs no import of its own
+        return import_module(f"dreamgym.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'dreamgym' has no attribute {name!r}")
     return getattr(import_module(_WHERE[name]), name)

@@ -37,3 +37,8 @@ def test_importing_dreamgym_needs_the_standard_library_and_its_types_need_pydant
     )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert set(loaded.split()) == needed
+
+
+def test_the_modules_of_types_and_errors_are_there_without_an_import_of_their_own() -> None:
+    script = "import dreamgym; dreamgym.errors.InvalidInput, dreamgym.types.Task, dreamgym.environment.load_spec"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -45,7 +45,7 @@ def without_own_words(
     """
     known = _words(json.dumps([*spec.tools], ensure_ascii=False), task.instruction, task.initial_state or "")
     left: dict[str, str] = {}
-    """Texts of the agent that answers may repeat, and what is left of each without its own words."""
+    """Texts of the agent that answers may repeat, in each spelling, and what is left of each without its own words."""
     own: set[str] = set()
     """Own words that are removed from answers one by one."""
     shown = []
@@ -59,7 +59,8 @@ def without_own_words(
         reduced = {text: _only(known, text) for text in sorted(texts)}
         long = [text for text, rest in reduced.items() if rest != text and len(_COUNTED.findall(text)) >= LEAST_WORDS]
         long.sort(key=len, reverse=True)
-        left |= {text: reduced[text] for text in long[:MOST_TEXTS]}
+        left |= {one: rest for text in long[:MOST_TEXTS] for one, rest in _spellings(text, reduced[text])}
+        left = dict(sorted(left.items(), key=lambda one: -len(one[0])))  # longest first: one may contain another
         own |= _words(*long[MOST_TEXTS:]) - known
         arguments, info = _mapped(action.arguments, partial(_only, known)), _mapped(result.info, echoed)
         assert isinstance(arguments, dict)
@@ -80,15 +81,19 @@ def _only(known: set[str], text: str) -> str:
 
 
 def _echoed(left: dict[str, str], text: str) -> str:
-    """The text with each text of the agent, plain or escaped as in JSON in JSON, replaced by what is left of it."""
-    for said, rest in sorted(left.items(), key=lambda one: -len(one[0])):  # longest first: one may contain another
-        spelled = [(said, rest)]
-        for ascii_only in (False, True):
-            once = _escaped(said, ascii_only), _escaped(rest, ascii_only)
-            spelled += [once, (_escaped(once[0], ascii_only), _escaped(once[1], ascii_only))]
-        for one, other in dict.fromkeys(reversed(spelled)):
-            text = text.replace(one, other)
+    """The text with each text of the agent replaced by what is left of it."""
+    for said, rest in left.items():
+        text = text.replace(said, rest)
     return text
+
+
+def _spellings(said: str, rest: str) -> Iterator[tuple[str, str]]:
+    """A text of the agent and what is left of it: plain, and escaped as in JSON and as in JSON in JSON."""
+    yield said, rest
+    for ascii_only in (False, True):
+        once = _escaped(said, ascii_only), _escaped(rest, ascii_only)
+        yield once
+        yield _escaped(once[0], ascii_only), _escaped(once[1], ascii_only)
 
 
 def _escaped(text: str, ascii_only: bool) -> str:

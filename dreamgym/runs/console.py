@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 SPEAK_EVERY_S = 5.0
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 
 
 def say(text: str) -> None:

@@ -59,6 +59,7 @@ class Effect:
 
     def operations(self, call: Bindings, ids: Mapping[str, IdSequence]) -> Iterator[Operation]:
         """The changes in one call. Raises NoValue."""
+        there: dict[tuple[str, ...], frozenset[str]] = {}
         for count, item in enumerate(self.over.items(call) if self.over else [call]):
             value = None if self.value is None else self.value.value(item)
             path = self.tail
@@ -72,8 +73,11 @@ class Effect:
                     if isinstance(value, dict):
                         value = {call.state.schema.collections[self.collection].key: identity, **value}
                 path = (self.collection, str(identity), *self.tail)
-            if self.op == "append" and not self.repeats and has_item(call.state.state, path, value):
-                raise NoValue("no recorded call appended an item that the list had")
+            if self.op == "append" and not self.repeats:
+                if path not in there:  # all items of a loop may be for one long list
+                    there[path] = items_at(call.state.state, path)
+                if json.dumps(value, sort_keys=True) in there[path]:
+                    raise NoValue("no recorded call appended an item that the list had")
             op = "set" if self.op == "new" else self.op
             yield Operation.model_validate({"op": op, "path": pointer(*path), "value": value})
 
@@ -284,10 +288,10 @@ class ToolProgram:
         return "\n".join(f"    {line}" for line in text.split("\n"))
 
 
-def has_item(state: JsonObject, path: Sequence[str], item: JsonValue) -> bool:
-    """True if there is a list at a path of the state that contains an equal item."""
+def items_at(state: JsonObject, path: Sequence[str]) -> frozenset[str]:
+    """The items of the list at a path of the state, each as JSON with sorted keys; none if there is no list."""
     found = value_at(state, pointer(*path))
-    return isinstance(found, list) and any(same(one, item) for one in found)
+    return frozenset(json.dumps(one, sort_keys=True) for one in found) if isinstance(found, list) else frozenset()
 
 
 def traits(call: Bindings) -> Iterator[tuple[Path, str]]:

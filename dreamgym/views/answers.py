@@ -16,8 +16,9 @@ from dreamgym.types import JsonObject, StepResult
 MAX_LITERAL = 100_000
 """Longest text that is read as a Python literal, in characters."""
 REFUSAL = re.compile(
-    # "Retried failed jobs." and "No invalid rows" are no refusals
-    r"(?!\W*(?:[\w.-]+\s+)?(?:\w+ed|\w+ing|\d+|no|of|all|the|found)\s+(?:failed|invalid|unknown)\s+(?!this)\w{3,}s\b)"
+    # "Retried failed jobs." and "No invalid rows" are no refusals, but "Found unknown arguments" is one
+    r"(?!\W*(?:[\w.-]+\s+)?(?:\w+ed|\w+ing|\d+|no|of|all|the|found)\s+(?:failed|invalid|unknown)\s+"
+    r"(?!this\b|(?:arguments|credentials|parameters)\b)\w{3,}s\b)"
     r"\W*(?:[\w.-]+\s+){0,2}(?:\w*error|invalid|failed|cannot|unknown|fatal|no such|not found)\b",
     re.IGNORECASE,
 )

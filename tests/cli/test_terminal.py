@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from command_line import Command
 
+from dreamgym.runs.console import say
 from dreamgym.types import JsonObject
 
 TITLE = "go\x1b]0;title\x07\x9b2J"
@@ -55,3 +56,8 @@ def test_no_verb_prints_control_characters_of_a_folder(
     _, out, err = dreamgym(*verb)
     assert "title" in out + err
     assert [letter for letter in out + err if letter != "\n" and not letter.isprintable()] == []
+
+
+def test_line_ends_of_windows_are_printed_and_a_line_cannot_be_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+    say("one\r\ntwo\tthree\rfour \N{ROCKET}")
+    assert capsys.readouterr().err.replace("\r\n", "\n") == "one\ntwo\tthree\N{REPLACEMENT CHARACTER}four \N{ROCKET}\n"

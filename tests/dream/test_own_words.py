@@ -2,6 +2,7 @@
 
 import json
 import re
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -64,6 +65,14 @@ def test_a_text_hidden_among_many_longer_ones_is_removed_from_answers() -> None:
     ((_, answer),) = left((call, StepResult(observation=f"In the hall: {CLAIM}")))
     assert "accomplished" not in answer
     assert "hall" in answer
+
+
+def test_the_texts_of_the_agent_are_spelled_once_and_not_for_each_text_of_an_answer() -> None:
+    long = act(f"{CLAIM} " * 5_000)
+    answer = StepResult(observation="ok", info={"structured": {str(number): "open" for number in range(1000)}})
+    begun = process_time()
+    without_own_words(HOUSE, TASK, [(long, answer)])
+    assert process_time() - begun < 2
 
 
 def test_the_own_words_of_an_answer_stay_although_the_agent_guessed_one_of_them() -> None:

@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 import torch
-from dreamgym_integrations.models.whole_model import whole_model
+from dreamgym_integrations.models.whole_model import read_from, whole_model
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -56,3 +56,9 @@ def test_a_folder_with_a_file_that_was_copied_in_part_is_refused(folder: Path, d
     (folder / damaged).write_bytes(content[: len(content) // 2])
     with pytest.raises(InvalidInput, match=r"cannot be loaded: .*; copy the folder again, or save the model again"):
         whole_model(folder)
+
+
+@pytest.mark.parametrize("error", [ImportError("no package"), MemoryError(), torch.OutOfMemoryError("no memory")])
+def test_a_lack_of_memory_or_of_a_package_is_not_blamed_on_the_folder(folder: Path, error: Exception) -> None:
+    with pytest.raises(type(error)), read_from(folder):
+        raise error

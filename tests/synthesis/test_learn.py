@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+from growth import grows_linearly
 from pydantic import JsonValue
 from stalls import SCHEMA, play, recordings, start
 
@@ -256,6 +257,27 @@ def test_an_item_that_a_list_has_is_added_again_only_if_a_recorded_call_did_that
     taken: JsonObject = {"flights": {"F1": {"id": "F1", "seats": ["3C"]}}}
     assert program.run(taken, {"flight": "F1", "seat": "4D"}) is not None
     assert (program.run(taken, {"flight": "F1", "seat": "3C"}) is not None) is is_answered
+
+
+def test_the_time_to_add_items_to_one_long_list_grows_linearly() -> None:
+    schema = StateSchema.model_validate({"tickets": {"key": "id", "fields": {"tags": "array"}}})
+
+    def state(*tags: str) -> JsonObject:
+        return {"tickets": {"T1": {"id": "T1", "tags": [{"tag": tag} for tag in tags]}, "T2": {"id": "T2", "tags": []}}}
+
+    def tagged(tag: str) -> Transition:
+        action = ToolCall(name="tag", arguments={"tickets": ["T1"], "tag": tag})
+        return Transition.of(
+            as_text(state()), action, StepResult(observation="ok", info={"state": as_text(state(tag))})
+        )
+
+    program = learn([tagged(tag) for tag in "abcdef"], schema)
+    assert program is not None
+    assert program.run(state(), {"tickets": ["T1"], "tag": "g"}) is not None
+    assert program.run(state("g"), {"tickets": ["T1"], "tag": "g"}) is None
+    assert grows_linearly(
+        lambda tags: program.run(state(*tags), {"tickets": ["T1"] * len(tags), "tag": "g"}), lambda size: "a" * size
+    )
 
 
 def test_entities_whose_ids_follow_no_order_are_not_predicted() -> None:

@@ -335,6 +335,18 @@ def test_a_large_policy_learns_slowly_if_no_rate_is_given(
     assert json.loads((tmp_path / "run" / "settings.json").read_text())["learning_rate"] == rate
 
 
+def test_weights_of_the_older_kind_count_too(
+    train: Command, recorded: Sequence[Trajectory], lamp_policy: Path, tmp_path: Path
+) -> None:
+    large = tmp_path / "large"
+    shutil.copytree(lamp_policy, large)
+    with (large / "pytorch_model.bin").open("wb") as weights:
+        weights.truncate(40_000_000)
+    code, said = train("--algorithm", "sft", "--policy", str(large), "--steps", "1", "--out", str(tmp_path / "run"))
+    assert code == 0, said
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["learning_rate"] == 1e-5
+
+
 def test_a_policy_that_is_not_there_is_refused_before_anything_is_stored(
     train: Command, in_folder: Sequence[Trajectory], dsn: str, tmp_path: Path
 ) -> None:
@@ -463,6 +475,27 @@ def test_a_run_is_not_resumed_with_another_simulator_agent_or_environment(
         assert code == 2, said
         assert f"contains another run: {changed}" in said
         assert (out / "settings.json").read_text() == settings
+
+
+def test_a_run_is_resumed_with_an_agent_whose_file_is_named_in_another_way(
+    train: Command, recorded: Sequence[Trajectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        Path(folder, "agent.py").write_text("async def act(task, mcp_url, policy_url):\n    return ''\nother = act\n")
+    usual = ("--steps", "1", "--out", "run", "--resume")
+    code, said = train(*DREAM, *IN_PROCESS, "--steps", "1", "--out", "run")
+    assert code == 0, said
+    settings = Path("run", "settings.json")
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "agent": "a/agent.py:act"}))
+    for named in ("./a/agent.py:act", f"{tmp_path}/a/agent.py:act"):
+        _, said = train(*DREAM, "--agent", named, *usual)
+        assert "contains another run" not in said
+    for named in ("a/agent.py:other", "b/agent.py:act"):
+        code, said = train(*DREAM, "--agent", named, *usual)
+        assert code == 2
+        assert f"contains another run: agent was a/agent.py:act and is {named} now" in said
 
 
 def test_a_run_is_not_resumed_with_probes_of_another_number_of_tasks(

@@ -330,7 +330,13 @@ def test_the_failed_status_of_an_item_and_an_empty_error_are_no_refusals() -> No
         *((said, False) for said in ("Retried failed jobs.", "Restarted 3 failed jobs", "No invalid jobs were left")),
         *(
             (said, True)
-            for said in ("Retry failed: no such job", "Failed jobs are locked", "Processing failed as before")
+            for said in (
+                "Retry failed: no such job",
+                "Failed jobs are locked",
+                "Processing failed as before",
+                "Found unknown arguments: force",
+                "You provided invalid credentials",
+            )
         ),
     ],
 )

@@ -461,7 +461,8 @@ def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, reco
 
 def _with_rate(config: TrainConfig, base: Path) -> TrainConfig:
     """The settings, with a lower learning rate for a large policy if none is given: 1e-3 would destroy it at once."""
-    large = bool(config.tinker) or sum(file.stat().st_size for file in base.glob("*.safetensors")) >= LARGE
+    weights = [*base.glob("*.safetensors"), *base.glob("*.bin")]
+    large = bool(config.tinker) or sum(file.stat().st_size for file in weights) >= LARGE
     if "learning_rate" in config.model_fields_set or not large:
         return config
     imitates, adapts = config.algorithm in RECORDED, bool(config.lora or config.tinker)
@@ -473,6 +474,9 @@ def _check_same_play(out: Path, before: JsonObject, config: TrainConfig) -> None
     """Raise InvalidInput if a resumed run would play otherwise than it began; `Identity` compares what it learns."""
 
     def is_same(was: object, now: object) -> bool:
+        if isinstance(was, str) and isinstance(now, str) and ".py:" in was and ".py:" in now:  # files of an agent
+            (was, begun), (now, given) = was.rsplit(":", 1), now.rsplit(":", 1)
+            return begun == given and is_same(was, now)
         if not (isinstance(was, str) and isinstance(now, str) and Path(now).exists()):
             return was == now
         # of a path that is gone only its last part counts, since a run may go on in another folder

@@ -11,6 +11,7 @@ A number that changes is increased if the difference has an expression. Anything
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from dreamgym.state import StateSchema, as_object, difference, unescaped
 from dreamgym.synthesis.expressions import Calculation, Constant, Expression, Source, decimal
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, Path, is_number, rank
-from dreamgym.synthesis.program import Effect, has_item
+from dreamgym.synthesis.program import Effect, items_at
 from dreamgym.synthesis.search.expressions import ExpressionSearch
 from dreamgym.synthesis.search.sources import lists, selecting
 from dreamgym.types import JsonObject, StepResult
@@ -250,7 +251,7 @@ class EffectSearch:
             if found is None:
                 return None
             repeats = op == "append" and any(
-                has_item(place.state.state, (collection, identity, *tail), item)
+                json.dumps(item, sort_keys=True) in items_at(place.state.state, (collection, identity, *tail))
                 for place, identity, item in zip(places, named, added, strict=True)
             )
             return replace(effect, value=found, repeats=repeats)

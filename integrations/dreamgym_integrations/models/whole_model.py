@@ -17,9 +17,16 @@ lose the weights that their layers share, and get random ones there."""
 
 @contextmanager
 def read_from(folder: Path) -> Iterator[None]:
-    """Raise InvalidInput with the reason if the block, which loads files of a checkpoint folder, cannot load them."""
+    """Raise InvalidInput with the reason if the block, which loads files of a checkpoint folder, cannot load them.
+
+    A lack of memory or of a package is no fault of the folder: its error stays.
+    """
+    from torch import OutOfMemoryError
+
     try:
         yield
+    except (ImportError, MemoryError, OutOfMemoryError):
+        raise
     except Exception as error:  # transformers, tokenizers and safetensors have no common exception for a damaged file
         reason = (str(error).strip().splitlines() or [""])[0]
         raise InvalidInput(

@@ -27,7 +27,7 @@ def create_policy(
         named: `tiny`, `pointer` or `pointer without marks`.
         spec: description of the environment.
         trajectories: recorded play; the policy knows its words.
-        folder: folder to write.
+        folder: folder to write; replaced if it exists.
         seed: seed of the weights.
 
     Raises:

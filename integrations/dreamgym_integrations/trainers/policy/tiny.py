@@ -28,7 +28,7 @@ def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed
 
     Args:
         trajectories: recorded play; its words are the vocabulary.
-        folder: folder to write.
+        folder: folder to write; replaced if it exists.
         seed: seed of the weights.
         heads: number of attention heads; 2 heads have width 32, the least that vLLM samples on CPUs.
 

@@ -36,7 +36,7 @@ def create_pointer_policy(
     Args:
         spec: description of the environment.
         trajectories: recorded play; the policy knows its words and its accepted calls.
-        folder: folder to write.
+        folder: folder to write; replaced if it exists.
         seed: seed of the weights.
         marks: mark the entities that the task mentions.
 
