@@ -36,6 +36,7 @@ from dreamgym.replay.keys import (
     stored_elsewhere,
     transition_id,
 )
+from dreamgym.replay.memory.vectors import KeyVectors
 from dreamgym.replay.ranking import (
     EXACT_SCORE,
     SIMILAR_KEYS,
@@ -121,9 +122,8 @@ class EnvironmentIndex:
     similar: dict[tuple[Key, str], list[tuple[Key, float]]] = field(default_factory=dict)
     """Key and tool of a query to the most similar stored keys with their scores, for queries that may see everything. A
     policy repeats the same queries again and again."""
-    embedded: tuple[list[Key], NDArray[np.float32]] | None = None
-    """The first keys of `keys` with their unit vectors, shape (n, dim). The others are embedded when a query needs
-    them."""
+    embedded: KeyVectors | None = None
+    """The first keys of `keys` with their vectors. The others are embedded when a query needs them."""
 
     def add(self, trajectory: Trajectory) -> None:
         """Store a new trajectory and its task."""
@@ -347,8 +347,8 @@ class MemoryBuffer:
         sees_all = environment.sees_all(retrieval)
         if sees_all and asked in remembered:
             return remembered[asked]
-        keys, vectors = await self._vectors(environment)
-        cosines = vectors @ _unit(await self._encoder.encode([key]))[0]
+        stored = await self._vectors(environment)
+        keys, cosines = stored.keys, stored.cosines((await self._encoder.encode([key]))[0])
         rows: list[int] = []
         for row in _descending(cosines):
             if retrieval.tool and not keys[row][1].startswith(f"{retrieval.tool}{{"):
@@ -365,18 +365,16 @@ class MemoryBuffer:
             remembered[asked] = found
         return found
 
-    async def _vectors(self, environment: EnvironmentIndex) -> tuple[list[Key], NDArray[np.float32]]:
-        """All stored keys, and their unit vectors in the same order, shape (keys, dim)."""
-        import numpy as np
-
+    async def _vectors(self, environment: EnvironmentIndex) -> KeyVectors:
+        """All stored keys with their vectors."""
         async with self._embedding:
             known = environment.embedded
-            if known is not None and len(known[0]) == len(environment.keys):
+            if known is not None and len(known.keys) == len(environment.keys):
                 return known
-            missing = [*islice(environment.keys, 0 if known is None else len(known[0]), None)]
-            fresh = _unit(await self._encoder.encode(missing))
-            found = (missing, fresh) if known is None else ([*known[0], *missing], np.concatenate([known[1], fresh]))
-            if found[0] == [*islice(environment.keys, len(found[0]))]:  # nothing was retired in the meantime
+            missing = [*islice(environment.keys, 0 if known is None else len(known.keys), None)]
+            fresh = KeyVectors.of(missing, await self._encoder.encode(missing))
+            found = fresh if known is None else known.extended(fresh)
+            if found.keys == [*islice(environment.keys, len(found.keys))]:  # nothing was retired in the meantime
                 environment.embedded = found
             return found
 
@@ -452,14 +450,6 @@ def _descending(values: NDArray[np.float32]) -> Iterator[int]:
     least = np.partition(values, -first)[-first] if first else 0.0
     for rows in (np.flatnonzero(values >= least), np.flatnonzero(values < least)):
         yield from rows[np.argsort(-values[rows], kind="stable")].tolist()
-
-
-def _unit(vectors: NDArray[np.float16]) -> NDArray[np.float32]:
-    import numpy as np
-
-    exact = vectors.astype(np.float32)
-    unit: NDArray[np.float32] = exact / np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-12)
-    return unit
 
 
 def _moments(rewards: Sequence[float]) -> tuple[float, float]:
