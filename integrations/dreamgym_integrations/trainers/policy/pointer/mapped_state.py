@@ -108,8 +108,8 @@ class EpisodeMap:
         self._read: dict[str, _Read] = {}
         self._alone: dict[str, MappedEntity] = {}
         """For each id, its entity if no value of the state points at it, or at one that it refers to."""
-        self._naming: dict[str, list[str]] = defaultdict(list)
-        """For each id, those of the entities that refer to it."""
+        self._naming: dict[str, dict[str, list[str]]] = defaultdict(dict)
+        """For each id, those of the entities that refer to it, with their fields that do."""
 
     def entities(self, state: JsonObject, *, refused: bool) -> list[MappedEntity]:
         """The state, the words of the task, and every entity that is not somewhere else.
@@ -154,28 +154,40 @@ class EpisodeMap:
                     collections[identity], entities[identity] = name, entity
         if [*collections.items()] != [*self._collections.items()]:  # what is an id decides how the others are read
             self._collections, self._read, self._alone = collections, {}, {}
+            self._naming = defaultdict(dict)
         replaced = {
-            identity: entity
+            identity: self._read_of(identity, entity)
             for identity, entity in entities.items()
             if identity not in self._read or self._read[identity].entity is not entity
         }
         if replaced:
-            self._read |= {identity: self._read_of(identity, entity) for identity, entity in replaced.items()}
-            self._relate()
+            self._relate(replaced)
 
-    def _relate(self) -> None:
-        """Describe each entity by its own words and those of the entities that refer to it."""
-        by: dict[str, set[str]] = defaultdict(set)
-        self._naming = defaultdict(list)
-        for identity, read in self._read.items():
-            for _, target in read.named:
-                self._naming[target].append(identity)
-            for field, target in read.others:
-                by[target].update([f"has.{field}={word}" for word in read.texts])
-        self._alone = {
-            identity: MappedEntity(of, identity, (*self._read[identity].own, *sorted(by.get(identity, ()))))
-            for identity, of in self._collections.items()
+    def _relate(self, replaced: dict[str, _Read]) -> None:
+        """Describe each replaced entity, and each that one of them refers to or no longer refers to."""
+        described = [*replaced]  # at first all entities, in the order of the state
+        for identity, read in replaced.items():
+            for _, target in self._read[identity].named if identity in self._read else ():
+                self._naming[target].pop(identity, None)
+                described.append(target)
+            for field, target in read.named:
+                self._naming[target].setdefault(identity, []).append(field)
+                described.append(target)
+        self._read |= replaced
+        for identity in dict.fromkeys(described):
+            self._alone[identity] = self._described(identity)
+
+    def _described(self, identity: str) -> MappedEntity:
+        """An entity with its own words and those of the entities of other collections that refer to it."""
+        of = self._collections[identity]
+        by = {
+            f"has.{field}={word}"
+            for one, fields in self._naming[identity].items()
+            if self._collections[one] != of
+            for field in fields
+            for word in self._read[one].texts
         }
+        return MappedEntity(of, identity, (*self._read[identity].own, *sorted(by)))
 
     def _read_of(self, identity: str, entity: JsonValue) -> _Read:
         words: list[str] = []
