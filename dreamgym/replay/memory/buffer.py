@@ -26,6 +26,7 @@ from dreamgym.replay.buffer import (
 from dreamgym.replay.keys import (
     Key,
     KeyEncoder,
+    KeyVectors,
     check_kept,
     check_storable,
     check_trajectories,
@@ -36,7 +37,6 @@ from dreamgym.replay.keys import (
     stored_elsewhere,
     transition_id,
 )
-from dreamgym.replay.memory.vectors import KeyVectors
 from dreamgym.replay.ranking import (
     EXACT_SCORE,
     SIMILAR_KEYS,
