@@ -33,6 +33,7 @@ from dreamgym.runs.experiment.running import (
     curve,
     difference,
     inside_curve,
+    kept,
     queued,
 )
 from dreamgym.runs.experiment.running import result as kept_result
@@ -271,6 +272,10 @@ def test_results_of_an_environment_that_was_described_otherwise_are_refused(tmp_
         with pytest.raises(InvalidInput, match=r"'coin' have changed since its results were made.*--out"):
             check_environment(tmp_path / "lasting", now, given)
     check_environment(tmp_path / "lasting", spec, tasks)
+    for broken in (b"", b"{}", b"\xff", b"[" * 100_000):
+        (tmp_path / "lasting" / "environment.json").write_bytes(broken)
+        with pytest.raises(InvalidInput, match=r"environment\.json: expected the environment of .*--out"):
+            check_environment(tmp_path / "lasting", spec, tasks)
 
 
 @pytest.mark.parametrize(
@@ -311,6 +316,12 @@ def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
         (seed.folder / "dream" / "result.json").write_bytes(broken)
         with pytest.raises(InvalidInput, match=r"result\.json: expected the result of an arm, .*remove the file"):
             kept_result(seed, plan.arm[1])
+    (seed.folder / "dream" / "result.json").unlink()
+    (seed.folder / "dream" / "metrics.jsonl").touch()
+    for broken in (b"", b"[]", b"\xff"):
+        (seed.folder / "dream" / "begun.json").write_bytes(broken)
+        with pytest.raises(InvalidInput, match=r"begun\.json: expected the settings of an arm, .*remove .*dream,"):
+            kept(seed, plan.arm[1])
 
 
 def test_arms_whose_first_arm_was_removed_to_be_trained_again_are_refused_by_name(tmp_path: Path) -> None:

@@ -437,6 +437,10 @@ def test_a_run_is_not_resumed_with_another_model_whose_address_or_folder_ends_al
         code, said = train("--model", now, "--steps", "1", "--out", str(out), "--resume")
         assert code == 2, said
         assert f"contains another run: model was {was} and is {now} now" in said
+    settings.write_text('{"model": "nea')
+    code, said = train(*DREAM, *IN_PROCESS, "--steps", "1", "--out", str(out), "--resume")
+    assert code == 2
+    assert f"{settings}: expected the settings of a run, got " in said
 
 
 def test_a_policy_without_an_agent_is_told_that_a_server_never_ends_its_tasks(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import shlex
 import shutil
 from collections import defaultdict
@@ -12,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
@@ -24,12 +25,21 @@ from dreamgym.runs.experiment.process import begin, interrupt
 from dreamgym.runs.experiment.running import BEGUN, RESULT, TRAINED, Make, Result, kept, queued
 from dreamgym.runs.experiment.spread import spread
 from dreamgym.runs.experiment.table import Published, plot, report
+from dreamgym.runs.kept import read_kept
 from dreamgym.runs.opening import may_be_learned, require_at_least, tasks_of, unrecorded
 from dreamgym.runs.train.config import RECORDED
-from dreamgym.types import Task
+from dreamgym.types import Frozen, Task
 
 ENVIRONMENT = "environment.json"
 """File in a run folder that identifies the environment of its results."""
+
+
+class Identity(Frozen):
+    """What identifies the environment of a run folder's results."""
+
+    environment: str
+    description: str
+    """Digest of its description, tools and tasks."""
 
 
 def run_folder(file: Path, out: Path | None) -> Path:
@@ -184,9 +194,11 @@ def check_environment(folder: Path, spec: EnvironmentSpec, tasks: Iterable[Task]
     told = "\n".join(one.model_dump_json(exclude_defaults=True) for one in (spec, *tasks))
     digest = hashlib.sha256(told.encode()).hexdigest()
     file = folder / ENVIRONMENT
-    if file.exists() and json.loads(file.read_text(encoding="utf-8"))["description"] != digest:
+    mend = "remove the file if the environment is still the same, or give another folder with --out"
+    expected = "the environment of the results in this folder"
+    if file.exists() and read_kept(file, TypeAdapter(Identity), expected, mend).description != digest:
         raise InvalidInput(
             f"{folder}: the description, tools or tasks of {spec.name!r} have changed since its results were made, so "
             "that new ones do not compare: give another folder with --out"
         )
-    write_whole(file, json.dumps({"environment": spec.name, "description": digest}) + "\n")
+    write_whole(file, Identity(environment=spec.name, description=digest).model_dump_json() + "\n")

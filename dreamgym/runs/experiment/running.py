@@ -14,10 +14,9 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from statistics import mean
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, TypeAdapter
 
 from dreamgym.budget import check_budget
-from dreamgym.environment import first_reason
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.rates import wilson
 from dreamgym.files import write_whole
@@ -26,6 +25,7 @@ from dreamgym.runs.console import say
 from dreamgym.runs.experiment.plan import Arm, Fit, Plan, flags, name_of
 from dreamgym.runs.experiment.prepared import Prepared, alone
 from dreamgym.runs.experiment.process import check_interrupted, logged
+from dreamgym.runs.kept import read_kept
 from dreamgym.runs.opening import tasks_of
 from dreamgym.runs.play_many import play_in_order
 from dreamgym.runs.players import player_in
@@ -37,6 +37,8 @@ from dreamgym.training.probe import Evaluation, evaluate
 from dreamgym.training.record import read_record, tiers_of
 from dreamgym.types import Frozen, JsonObject
 
+SETTINGS: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+TIMES: TypeAdapter[list[tuple[float, float | None]]] = TypeAdapter(list[tuple[float, float | None]])
 PLAYING_SEED = 7
 ATTEMPTS = "attempts.json"
 RESULT = "result.json"
@@ -137,19 +139,15 @@ def kept(prepared: Prepared, arm: Arm) -> Result | None:
     file, begun = folder / RESULT, folder / BEGUN
     found, changed = None, None
     if file.exists():
-        try:
-            found = Result.model_validate_json(file.read_bytes())
-        except ValidationError as error:
-            raise InvalidInput(
-                f"{file}: expected the result of an arm, got {first_reason(error)}; remove the file, and the arm is "
-                "measured again"
-            ) from error
+        mend = "remove the file, and the arm is measured again"
+        found = read_kept(file, TypeAdapter(Result), "the result of an arm", mend)
         made_by = found.made_by
         if made_by.train is not None:
             made_by = made_by.model_copy(update={"train": without_old_settings(made_by.train)})
         changed = difference(made_by.settings, arm.settings)
     elif begun.exists() and (folder / "metrics.jsonl").exists():
-        file, changed = begun, difference(json.loads(begun.read_text(encoding="utf-8")), _around(arm))
+        mend = f"remove {folder}, and the arm is trained again"
+        file, changed = begun, difference(read_kept(begun, SETTINGS, "the settings of an arm", mend), _around(arm))
     if changed is not None:
         raise InvalidInput(
             f"{file} was made with other settings: {changed}; give the arm another name, or remove the folder"
@@ -321,7 +319,8 @@ def inside_curve(record: Sequence[JsonObject]) -> Iterator[tuple[int, float]]:
 def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> None:
     """Run `dreamgym train` in a process and a database of its own. If `base` is None, the arm names the policy."""
     trained = folder / TRAINED
-    if trained.exists() and json.loads(trained.read_text(encoding="utf-8")) == arm.settings:
+    mend = "remove the file, and the training goes on from its record"
+    if trained.exists() and read_kept(trained, SETTINGS, "the settings of an arm", mend) == arm.settings:
         return
     run = f"run_{prepared.seed}_{hashlib.sha256(arm.name.encode()).hexdigest()[:12]}_{prepared.digest}"
     going_on = (folder / "metrics.jsonl").exists()
@@ -376,7 +375,8 @@ def _last_line(folder: Path) -> str:
 def attempts(folder: Path) -> list[tuple[float, float]]:
     """Start and end time of each attempt at an arm's training. A killed one ended when its record was last written."""
     file = folder / ATTEMPTS
-    known: list[tuple[float, float | None]] = json.loads(file.read_text()) if file.exists() else []
+    mend = "remove the file, and the times of the attempts so far do not count"
+    known = read_kept(file, TIMES, "the times of an arm's attempts", mend) if file.exists() else []
     records = [path.stat().st_mtime for path in folder.glob("**/metrics.jsonl")]
     return [(began, max([began, *records]) if ended is None else ended) for began, ended in known]
 

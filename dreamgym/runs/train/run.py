@@ -8,7 +8,6 @@ learn.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dreamgym_integrations.trainers.common.distributed import in_one_process, joined, of_first
 from dreamgym_integrations.trainers.common.reporting import reporting
+from pydantic import TypeAdapter
 
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
 from dreamgym.curriculum.goal_variation import goal_variation
@@ -33,6 +33,7 @@ from dreamgym.evaluation.setting import Setting
 from dreamgym.files import alone_in, make_folder, write_whole
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
+from dreamgym.runs.kept import read_kept
 from dreamgym.runs.opening import (
     Against,
     as_described,
@@ -200,7 +201,9 @@ class TrainRun:
         held.enter_context(alone_in(out, waits=False))
         settings = out / "settings.json"
         if (out / "metrics.jsonl").exists() and settings.is_file():
-            _check_same_play(out, json.loads(settings.read_text(encoding="utf-8")), config)
+            kind: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+            before = read_kept(settings, kind, "the settings of a run", "give another folder with --out")
+            _check_same_play(out, before, config)
         else:
             write_whole(settings, config.model_dump_json(indent=2))
         if config.policy in NEW:
