@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 from chat_tools import openai_tool
+from dreamgym_integrations.models import chat_server as module
 from dreamgym_integrations.models.chat_server import Reply, chat_server
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
 from openai.types.chat import ChatCompletionMessageParam
@@ -91,6 +92,15 @@ async def test_a_field_of_another_type_is_a_bad_request(wrong: JsonObject) -> No
         answer = await http.post(f"{url}/chat/completions", json={"messages": [{"role": "user"}], **wrong})
     assert answer.status_code == 400
     assert "expected" in answer.json()["error"]["message"]
+
+
+async def test_a_body_beyond_the_limit_is_refused_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BODY_BYTES", 2_000)
+    said = {"messages": [{"role": "user", "content": "go"}]}
+    async with chat_server(scripted) as url, httpx.AsyncClient() as http:
+        answers = [await http.post(f"{url}/chat/completions", json={**said, "user": "x" * n}) for n in (1_000, 3_000)]
+    assert [answer.status_code for answer in answers] == [200, 400]
+    assert "expected a body of at most 2,000 bytes" in answers[1].json()["error"]["message"]
 
 
 async def test_two_servers_run_side_by_side_and_their_ports_are_free_afterwards() -> None:

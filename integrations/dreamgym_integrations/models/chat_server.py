@@ -33,6 +33,8 @@ MODEL = "policy"
 """The only model in the list; a request may name any other."""
 IDLE_S = 75
 """Seconds that an unused connection is kept: agents wait for their environment longer than uvicorn's default of 5."""
+MAX_BODY_BYTES = 32 * 2**20
+"""Maximum size of a request: a long conversation with some images in it."""
 BACKLOG = 4096
 """Connections that may wait to be accepted: hundreds of agents connect at the same moment."""
 
@@ -144,7 +146,7 @@ class _Server(uvicorn.Server):
 async def read_ask(request: Request) -> Ask:
     """Parse a request. Raises InvalidInput."""
     try:
-        body = await request.json()
+        body = json.loads(await _bounded_body(request))
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()  # refuses half a surrogate and 1e999
     except (ValueError, RecursionError) as error:  # RecursionError: it is nested too deeply
         raise InvalidInput(f"the body is not JSON: {error}") from error
@@ -164,6 +166,17 @@ async def read_ask(request: Request) -> Ask:
         stream=bool(body.get("stream")),
         with_usage=bool(options.get("include_usage")),
     )
+
+
+async def _bounded_body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise InvalidInput(
+                f"expected a body of at most {MAX_BODY_BYTES:,} bytes, got more: shorten the conversation"
+            )
+    return bytes(body)
 
 
 async def listed_models(_: Request) -> Response:
