@@ -1,6 +1,7 @@
 """Training through TRL is exact in its tokens, drops failed episodes, learns, and resumes as if never stopped."""
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,11 @@ from dreamgym_integrations.trainers.policy.model import load_chat_policy, load_p
 from dreamgym_integrations.trainers.policy.train import train_policy
 from lamp import LampEnvironment
 from lamp_runs import broken_after, lamp, practice, same, trained, weights
+from pydantic import JsonValue
 
 from dreamgym import EnvironmentSpec
 from dreamgym.curriculum.generator import variation
-from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.training.practice import Settings
 from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Rollout, TokenPlayer
@@ -73,6 +75,17 @@ async def test_a_policy_whose_tokenizer_has_no_token_for_padding_samples_the_sam
     bare, _ = load_policy(tmp_path / "bare")
     whole, _ = load_policy(lamp_policy)
     assert bare.generate(prompts_B, seeds_B=seeds_B) == whole.generate(prompts_B, seeds_B=seeds_B)
+
+
+@pytest.mark.parametrize("limit", ["many", 0, 2.5, None])
+def test_a_checkpoint_whose_token_limit_is_no_positive_number_is_refused(
+    limit: JsonValue, lamp_policy: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(lamp_policy, tmp_path / "policy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_action_tokens": limit}))
+    with pytest.raises(InvalidInput, match="expected max_action_tokens to be a positive whole number, got"):
+        load_policy(folder)
 
 
 async def test_the_sampled_tokens_decode_to_exactly_the_actions_that_reached_the_environment(

@@ -362,20 +362,30 @@ def _limit(config: Any, **given: int | None) -> None:
 
 
 def turn_limit(config: Any) -> int:
-    """The most tokens of one answer, from a checkpoint's config."""
-    return int(getattr(config, "max_action_tokens", TURN_TOKENS))
+    """The most tokens of one answer, from a checkpoint's config. Raises InvalidInput if it is not a positive number."""
+    return _kept_limit(config, "max_action_tokens", TURN_TOKENS)
 
 
 def episode_limit(config: Any) -> int:
     """The most tokens of an episode, from a checkpoint's config.
 
     A model that looks its positions up in a table, such as GPT-2, leaves room for an answer within them.
+
+    Raises:
+        InvalidInput: the limit is not a positive number.
     """
-    limit, shape = int(getattr(config, "max_episode_tokens", EPISODE_TOKENS)), config.get_text_config()
+    limit, shape = _kept_limit(config, "max_episode_tokens", EPISODE_TOKENS), config.get_text_config()
     positions = getattr(shape, "max_position_embeddings", None)
     if positions is None or getattr(shape, "rope_parameters", None) is not None:
         return limit
     return min(limit, int(positions) - turn_limit(config))
+
+
+def _kept_limit(config: Any, name: str, usual: int) -> int:
+    limit = getattr(config, name, usual)
+    if not isinstance(limit, int) or limit < 1:
+        raise InvalidInput(f"config.json of the policy: expected {name} to be a positive whole number, got {limit!r}")
+    return limit
 
 
 def _codec(config: Any, tokenizer: Any) -> PolicyCodec:

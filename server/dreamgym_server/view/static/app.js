@@ -29,7 +29,7 @@ let life = new AbortController();
 
 function parsed() {
   const [, name, query] = /^#\/([\w-]*)\??(.*)$/.exec(location.hash) ?? [null, "", ""];
-  return [name in VIEWS ? name : "", Object.fromEntries(new URLSearchParams(query))];
+  return [Object.hasOwn(VIEWS, name) ? name : "", Object.fromEntries(new URLSearchParams(query))];
 }
 
 async function show() {

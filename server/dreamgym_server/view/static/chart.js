@@ -24,7 +24,10 @@ function whenPlaced(box, make) {
   let plot = null;
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   const again = () => {
-    if (!box.isConnected) return;
+    if (!box.isConnected) {
+      if (plot) scheme.removeEventListener("change", again); // it was on the page, and is gone
+      return;
+    }
     plot?.destroy();
     plot = make();
   };
