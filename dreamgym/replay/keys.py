@@ -229,7 +229,11 @@ class Half:
 
     def products(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
         """Dot product of each key's part with a vector, shape (keys,)."""
-        products: NDArray[np.float32] = (self.vectors @ vector)[self.row_of]
+        import numpy as np
+
+        # `@` computes in several threads. If other processes need the cores, each waits for its last thread: with three
+        # processes on two cores it took 3.1 ms instead of 0.03, and this takes 0.15 instead of 0.07
+        products: NDArray[np.float32] = np.vecdot(self.vectors, vector)[self.row_of]
         return products
 
 
