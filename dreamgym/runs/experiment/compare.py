@@ -34,7 +34,7 @@ ENVIRONMENT = "environment.json"
 """File in a run folder that identifies the environment of its results."""
 
 
-class Identity(Frozen):
+class KeptEnvironment(Frozen):
     """What identifies the environment of a run folder's results."""
 
     environment: str
@@ -196,9 +196,9 @@ def check_environment(folder: Path, spec: EnvironmentSpec, tasks: Iterable[Task]
     file = folder / ENVIRONMENT
     mend = "remove the file if the environment is still the same, or give another folder with --out"
     expected = "the environment of the results in this folder"
-    if file.exists() and read_kept(file, TypeAdapter(Identity), expected, mend).description != digest:
+    if file.exists() and read_kept(file, TypeAdapter(KeptEnvironment), expected, mend).description != digest:
         raise InvalidInput(
             f"{folder}: the description, tools or tasks of {spec.name!r} have changed since its results were made, so "
             "that new ones do not compare: give another folder with --out"
         )
-    write_whole(file, Identity(environment=spec.name, description=digest).model_dump_json() + "\n")
+    write_whole(file, KeptEnvironment(environment=spec.name, description=digest).model_dump_json() + "\n")
