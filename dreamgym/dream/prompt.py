@@ -4,7 +4,8 @@ The order decides the speed. Text that is the same for all episodes comes first,
 only grows. Text that changes with every step comes last. So each step's prompt begins with most of the one before, and
 a server that caches prefixes reads that part once. Nothing that varies (times, scores, ids) may come earlier.
 All text from the agent or from recordings is JSON on one line between tags, and cannot close its tag.
-If a text of the history or of a recording is too long, or the whole history is, its middle is replaced by a note.
+If a text of the history or of a recording is too long, or the whole history is, its middle is replaced by a note. A
+judge reads texts whole unless the whole episode is too long, and never misses a step.
 
 In the .txt files, `{part?…?}` is kept only if the prompt has the part, `{!part?…?}` only if it does not.
 """
@@ -43,6 +44,10 @@ TEXT_TOKENS = 1_000
 """Most tokens of one text in the history or in a recorded transition."""
 HISTORY_TOKENS = 12_000
 """Most tokens of all steps so far."""
+JUDGED_TOKENS = 32_000
+"""If the steps of an episode have more tokens, the judge reads long texts without their middle."""
+LEAST_CHARACTERS = 100
+"""What a judge reads at least of each text, however many steps there are."""
 LEFT_OUT_AT_ONCE = 8
 """Steps are left out in groups of this size, so the prompt changes in the middle only once in as many steps. If fewer
 of the last steps fit, the groups are smaller, so that the newest step is shown."""
@@ -91,16 +96,22 @@ def judge_messages(
     name.
     """
     after = State.of(state, spec.state)
-    parts = {*(["answered"] if final_answer is not None else []), *(["state"] if after.is_explicit else [])}
+    whole = [*(_seen(spec, action, result) for action, result in steps), {"final answer": final_answer}]
+    shown = _within(whole)
+    parts = {
+        *(["answered"] if final_answer is not None else []),
+        *(["state"] if after.is_explicit else []),
+        *(["shortened"] if shown is not whole else []),
+    }
     named: JsonObject = {"task": task.instruction, "calls": [action.arguments for action, _ in steps]}
     episode = filled(
         "episode",
         parts,
         environment=_card(spec),
         task=as_data(_task(spec, task)),
-        transcript=_lines(_seen(spec, action, result) for action, result in steps),
+        transcript=_lines(shown[:-1]),
         state=as_data(after.relevant(named)) if after.is_explicit else "",
-        final_answer=as_data(final_answer),
+        final_answer=as_data(shown[-1]["final answer"]),
     )
     return [Message(role="system", content=filled("judge", parts)), Message(role="user", content=episode)]
 
@@ -188,13 +199,21 @@ def _shortened(lines: Sequence[str]) -> Sequence[str]:
     return [*lines[:first], as_data({"left out": f"{gone} steps"}), *lines[first + gone :]]
 
 
-def _cut(value: JsonValue) -> JsonValue:
-    """The value with the middle of each long text replaced by a note."""
+def _within(episode: list[JsonObject]) -> list[JsonObject]:
+    """What a judge reads of an episode. If it is too long, its long texts are shortened to the same length."""
+    shown, room = episode, TEXT_TOKENS * CHARACTERS_PER_TOKEN
+    while sum(map(len, map(as_data, shown))) > JUDGED_TOKENS * CHARACTERS_PER_TOKEN and room >= LEAST_CHARACTERS:
+        shown = [{name: _cut(value, room) for name, value in part.items()} for part in episode]
+        room //= 2
+    return shown
+
+
+def _cut(value: JsonValue, room: int = TEXT_TOKENS * CHARACTERS_PER_TOKEN) -> JsonValue:
+    """The value with the middle of each text replaced by a note if the text has more than `room` characters."""
     if isinstance(value, dict):
-        return {name: _cut(part) for name, part in value.items()}
+        return {name: _cut(part, room) for name, part in value.items()}
     if isinstance(value, list):
-        return [_cut(part) for part in value]
-    room = TEXT_TOKENS * CHARACTERS_PER_TOKEN
+        return [_cut(part, room) for part in value]
     if not isinstance(value, str) or len(value) <= room:
         return value
     gone = len(value) - room

@@ -64,6 +64,31 @@ async def test_a_closing_tag_in_a_final_answer_does_not_end_its_block() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("steps", [40, 400])
+async def test_a_judge_reads_every_step_of_a_long_episode_and_long_texts_without_their_middle(steps: int) -> None:
+    llm = ScriptedLLM([verdict(accomplished=False)])
+    page = f"it begins {'so it goes ' * 1_000} it ends"
+    long = [transition(KITCHEN, act(f"open page {step}"), page) for step in range(steps)]
+    assert not await LanguageModel(llm).judge(HOUSE, TASK, long, page, seed=1)
+    rules, episode = (message.content for message in llm.asked[0])
+    assert len(episode) < 400_000 < len(page) * steps
+    assert "characters left out" in rules
+    for step in range(steps):
+        assert f"open page {step}" in episode
+    assert episode.count('"it begins') == episode.count("it ends\"") == steps + 1
+
+
+@pytest.mark.anyio
+async def test_a_judge_reads_an_episode_of_usual_length_whole() -> None:
+    llm = ScriptedLLM([verdict(accomplished=False)])
+    page = "a long page " * 1_000
+    assert not await LanguageModel(llm).judge(HOUSE, TASK, [transition(KITCHEN, act("open page"), page)], page, seed=1)
+    rules, episode = (message.content for message in llm.asked[0])
+    assert "left out" not in rules + episode
+    assert episode.count(page.strip()) >= 2
+
+
+@pytest.mark.anyio
 async def test_a_judge_that_gives_no_valid_verdict_is_an_error() -> None:
     with pytest.raises(PredictionError):
         await LanguageModel(ScriptedLLM(["yes", "yes"])).judge(HOUSE, TASK, HISTORY, "done", seed=1)

@@ -77,7 +77,7 @@ async def test_a_policy_whose_tokenizer_has_no_token_for_padding_samples_the_sam
     assert bare.generate(prompts_B, seeds_B=seeds_B) == whole.generate(prompts_B, seeds_B=seeds_B)
 
 
-@pytest.mark.parametrize("limit", ["many", 0, 2.5, None])
+@pytest.mark.parametrize("limit", ["many", 0, 2.5, True, None])
 def test_a_checkpoint_whose_token_limit_is_no_positive_number_is_refused(
     limit: JsonValue, lamp_policy: Path, tmp_path: Path
 ) -> None:

@@ -383,7 +383,7 @@ def episode_limit(config: Any) -> int:
 
 def _kept_limit(config: Any, name: str, usual: int) -> int:
     limit = getattr(config, name, usual)
-    if not isinstance(limit, int) or limit < 1:
+    if type(limit) is not int or limit < 1:
         raise InvalidInput(f"config.json of the policy: expected {name} to be a positive whole number, got {limit!r}")
     return limit
 
