@@ -96,7 +96,7 @@ def judge_messages(
     name.
     """
     after = State.of(state, spec.state)
-    whole = [*(_seen(spec, action, result) for action, result in steps), {"final answer": final_answer}]
+    whole: list[JsonObject] = [*(_seen(spec, *step) for step in steps), {"final answer": final_answer}]
     shown = _within(whole)
     parts = {
         *(["answered"] if final_answer is not None else []),
