@@ -48,7 +48,7 @@ def cli() -> str:
     variables = [
         "## Variables",
         "",
-        "All verbs read them from the environment.",
+        "They are read from the environment.",
         "",
         *_table(("variable", "meaning"), [(f"`{name}`", _escaped(text)) for name, text in VARIABLES.items()]),
         "",
@@ -77,11 +77,17 @@ def _verb(name: str, command: Any) -> Iterator[str]:
         return
     text, _, example = (command.help or "").partition("Example:")
     places = [param for param in command.params if param.param_type_name == "argument"]
-    usage = [param.make_metavar(None) if hasattr(param, "make_metavar") else param.name.upper() for param in places]
     yield from (f"## `{name}`", "", _escaped(text.strip()), "")
-    yield from (f"Usage: `{' '.join([name, *usage, '[OPTIONS]'])}`", "")
+    yield from (f"Usage: `{' '.join([name, '[OPTIONS]', *map(_place, places)])}`", "")
     if example:
         yield from (f"Example: `{' '.join(example.split())}`", "")
+    arguments = [
+        (f"`{_place(param)}`", _default(_value(param)), _escaped(_one_line(param.help)))
+        for param in places
+        if param.help
+    ]
+    if arguments:
+        yield from (*_table(("argument", "default", "meaning"), arguments), "")
     rows = [
         (
             f"`{'/'.join([*param.opts, *param.secondary_opts])}`",
@@ -93,6 +99,12 @@ def _verb(name: str, command: Any) -> Iterator[str]:
     ]
     if rows:
         yield from (*_table(("option", "default", "meaning"), rows), "")
+
+
+def _place(param: Any) -> str:
+    """An argument as it is written in a usage line."""
+    shown = param.metavar or param.name.upper()
+    return shown if param.required or shown.startswith("[") else f"[{shown}]"
 
 
 def _value(param: Any) -> object:

@@ -34,7 +34,7 @@ def evaluate(
 ) -> None:
     """Play tasks with a trained policy and count successes.
 
-    Example: dreamgym eval coin --policy runs/demo/policy --against real --split test --episodes 500 --json
+    Example: dreamgym eval coin --policy runs/coin/policy --against real --split test --episodes 500 --json
     """
     from dreamgym.runs import evaluate as runs
 

@@ -17,6 +17,7 @@ VARIABLES = {
     PRICE_VARIABLE: "Prices in dollars per million tokens, for --budget and estimates: IN,OUT or IN,OUT,CACHED; "
     "MODEL=IN,OUT is one model's. Default: litellm's table, if that is installed.",
     "DREAMGYM_TOKEN": "Bearer token of serve and record. Default: the token in --token-file, else none.",
+    "DREAMGYM_HOME": "Folder of the database, the redaction key and the models. Default: the user's data folders.",
 }
 """Environment variables that the verbs read, with what they set."""
 EnvName = Annotated[str, typer.Argument(metavar="ENV", help="An environment's name, or a folder with an env.toml.")]

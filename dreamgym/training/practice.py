@@ -78,8 +78,8 @@ class Settings(Frozen):
     """Number of rollouts per task (G)."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """Learning rate of the first update. It falls linearly, and the last of n updates has 1/n of it. For `sft` and
-    `dpo` it falls as a cosine. If it is not given, a policy of 40 MB or more begins lower: at 2e-6 (with `lora` 2e-5),
-    and for `sft` and `dpo` at 1e-5 (with `lora` 2e-4)."""
+    `dpo` it falls as a cosine. If it is not given, a policy of 40 MB or more begins lower: at 2e-6 (with `lora` or
+    `tinker` 2e-5), and for `sft` and `dpo` at 1e-5 (`sft` with `lora` 2e-4)."""
     strategy: Strategy = Strategy.VALUE
     """Strategy that chooses the next tasks."""
     share: float = Field(default=0.25, ge=0, le=1)
