@@ -38,6 +38,8 @@ _IP4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\w)")
 _IP6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
 DIGIT = re.compile(r"\d")
 _VERSION = re.compile(r"(?:version|release|\bv)\W{0,3}$", re.IGNORECASE)
+_VERSION_CHARACTERS = 10
+"""Most characters of a match of _VERSION."""
 _BENCHMARKING = ipaddress.ip_network("198.18.0.0/15")
 _DOCUMENTATION = ipaddress.ip_network("2001:db8::/32")
 
@@ -100,8 +102,9 @@ def ip_addresses(text: str, make: Placeholders) -> Iterator[Find]:
     """Find IP addresses of other machines. The placeholder is of the ranges for benchmarks and documentation."""
     if text.count(".") >= 3:
         for match in _IP4.finditer(text):
-            found = _address(match[0])
-            if found and found not in _BENCHMARKING and not _VERSION.search(text, 0, match.start()):
+            found, start = _address(match[0]), match.start()
+            is_version = _VERSION.search(text, max(0, start - _VERSION_CHARACTERS), start)
+            if found and found not in _BENCHMARKING and not is_version:
                 yield Find(*match.span(), "ip_address", str(_BENCHMARKING[1 + make.number(str(found), 2**17 - 2)]))
     if text.count(":") >= 2:
         for match in _IP6.finditer(text):

@@ -2,9 +2,9 @@
 
 One ASGI wrapper checks all routes, including MCP and websockets. Only `/healthz`, `/readyz` and the files of the page
 need no token. The server's token gives access to everything. An episode's token contains the episode's id and gives
-access to the MCP URL of that episode alone. It is sent as a part of the URL, as bearer token at the episode's or the
-environment's MCP URL, or in the header X-DreamGym-Episode. It is derived from the server's token, so nothing is stored
-and every replica with the same token accepts it. An episode's id is not a secret.
+access to the MCP URL of that episode alone, in its environment. It is sent as a part of the URL, as bearer token at the
+episode's or the environment's MCP URL, or in the header X-DreamGym-Episode. It is derived from the server's token, so
+nothing is stored and every replica with the same token accepts it. An episode's id is not a secret.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOKEN_VARIABLE = "DREAMGYM_TOKEN"  # noqa: S105  # a name, not a token
 EPISODE_HEADER = "x-dreamgym-episode"
 MIN_TOKEN_CHARACTERS = 16
 
-_AGENTS_DOOR = re.compile(r"/envs/[^/]+/(?:episodes/(?P<episode>[^/]+)/)?mcp")
+_AGENTS_DOOR = re.compile(r"/envs/(?P<env>[^/]+)/(?:episodes/(?P<episode>[^/]+)/)?mcp")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?", re.IGNORECASE)
 _ORIGIN = re.compile(r"https?://(?P<host>[^/?#]*)", re.IGNORECASE)
 
@@ -44,15 +44,15 @@ class Keys:
         self._server = token.encode()
         self._key = hmac.digest(token.encode(), b"dreamgym episode tokens", "sha256")
 
-    def episode_token(self, episode: str) -> str:
-        """The token of one episode: its id, a dot, and a signature under the server's token."""
-        signature = hmac.digest(self._key, episode.encode("utf-8", "surrogatepass"), "sha256")
+    def episode_token(self, env: str, episode: str) -> str:
+        """The token of one episode: its id, a dot, and a signature of environment and id under the server's token."""
+        signature = hmac.digest(self._key, f"{env}/{episode}".encode("utf-8", "surrogatepass"), "sha256")
         return f"{episode}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
 
-    def episode_of(self, token: str) -> str | None:
-        """Id of the episode that a token belongs to; None if it is not a valid episode token."""
+    def episode_of(self, env: str, token: str) -> str | None:
+        """Id of the episode that a token belongs to; None if it is not a valid token of this environment."""
         episode, dot, _ = token.rpartition(".")
-        expected = self.episode_token(episode).encode("utf-8", "surrogatepass")
+        expected = self.episode_token(env, episode).encode("utf-8", "surrogatepass")
         return episode if dot and hmac.compare_digest(token.encode("utf-8", "surrogatepass"), expected) else None
 
     def is_server(self, token: str) -> bool:
@@ -86,7 +86,7 @@ class Guard:
         assert self._keys is not None
         named = door["episode"] or headers.get(EPISODE_HEADER)
         for token in filter(None, (named, given)):
-            episode = self._keys.episode_of(token)
+            episode = self._keys.episode_of(door["env"], token)
             if episode is not None and named in {None, token, episode}:
                 scope["dreamgym.episode"] = episode
                 return True

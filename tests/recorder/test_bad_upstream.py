@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -182,6 +183,25 @@ async def test_an_answer_that_is_nested_too_deeply_is_an_error_for_its_call_alon
         assert "result" in await client.ask(call("f", 8, depth=10))
 
 
+UNREADABLE = """
+import json, os, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    said = {"7": b"7" * 5000, "é": b'"\\xe9"'}[asked["params"]["arguments"]["of"]]
+    os.write(1, b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"a":%s}}\\n' % (asked["id"], said))
+"""
+
+
+@pytest.mark.parametrize("of", ["7", "é"])
+async def test_an_answer_that_cannot_be_read_is_an_error_for_its_call(of: str, tmp_path: Path) -> None:
+    async with recording([sys.executable, "-c", UNREADABLE], tmp_path) as recorder:
+        answered = await recorder.client("r").ask(call("f", 7, of=of))
+    assert answered["id"] == 7
+    assert answered["error"]["message"] == (
+        "the server's answer cannot be passed on: it has a number of too many digits or is not UTF-8"
+    )
+
+
 async def test_half_a_surrogate_pair_passes_as_valid_json_and_is_recorded(tmp_path: Path) -> None:
     echo = """
 import json, sys
@@ -297,6 +317,9 @@ async def failing_server() -> AsyncIterator[str]:
     async def moved(request: Request) -> Response:
         return Response(status_code=307, headers={"location": "/there/"})
 
+    async def elsewhere(request: Request) -> Response:
+        return Response(status_code=int(request.query_params["status"]), headers={"location": "https://localhost/mcp"})
+
     async def astray(request: Request) -> Response:
         return Response("gone", status_code=307, headers={"location": "http://[there"})
 
@@ -317,7 +340,7 @@ async def failing_server() -> AsyncIterator[str]:
 
     routes = [
         Route(f"/{endpoint.__name__}", endpoint, methods=["POST"])
-        for endpoint in (breaks_off, proxy_error, never, moved, astray, forgets, endless)
+        for endpoint in (breaks_off, proxy_error, never, moved, elsewhere, astray, forgets, endless)
     ]
     async with running(Starlette(routes=[*routes, Route("/there/", there, methods=["POST"])])) as url:
         yield url
@@ -374,6 +397,15 @@ async def test_a_redirect_within_the_server_is_followed_so_that_the_agent_stays_
         answer = await recorder.client("r").ask(call("count", 1))
     assert answer["result"] == {"content": []}
     assert len(recorder.calls("r")) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_to_another_server_is_refused_with_what_to_do(status: int, tmp_path: Path) -> None:
+    async with failing_server() as url, recording(f"{url}/elsewhere?status={status}", tmp_path) as recorder:
+        given, body = await recorder.client("r").post(call("count", 1))
+    reason = "the server redirects to https://localhost: give --upstream its address there"
+    assert (given, json.loads(body)["error"]["message"]) == (502, reason)
+    assert recorder.losses("r") == [f"tools/call 'count' has no answer: {reason}"]
 
 
 async def test_a_redirect_to_something_that_is_not_a_url_is_passed_on(tmp_path: Path) -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from dreamgym_server.recorder.http_to_http import until_left
 from dreamgym_server.recorder.runs import Runs, checked
 from dreamgym_server.recorder.writer import append_event
+from dreamgym_server.running import running
 from recorder_stage import ODD, call, recording
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from dreamgym.errors import InvalidInput
 from dreamgym.recordings.folder.runs import read_runs
@@ -49,6 +58,76 @@ def test_a_run_is_not_idle_while_a_call_is_under_way(tmp_path: Path) -> None:
     with runs.asking(first):
         clock.now += 600
         assert runs.current == first
+
+
+@asynccontextmanager
+async def hanging_server(hangs: asyncio.Event, *, streams: bool) -> AsyncIterator[str]:
+    """URL of an HTTP server that answers `count` and never `hang`, whose response it may begin."""
+
+    async def answer(request: Request) -> Response:
+        asked = await request.json()
+        if "id" not in asked:
+            return Response(status_code=202)
+        if asked["params"]["name"] == "count":
+            return Response(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": []}}))
+
+        async def silence() -> AsyncIterator[bytes]:
+            yield b": wait\n\n"
+            await until_left(request.receive)
+
+        hangs.set()
+        if streams:
+            return StreamingResponse(silence(), media_type="text/event-stream")
+        await until_left(request.receive)
+        return Response()
+
+    async with running(Starlette(routes=[Route("/mcp", answer, methods=["POST"])])) as url:
+        yield f"{url}/mcp"
+
+
+@pytest.mark.parametrize("front", ["stdio", "http", "http stream"])
+async def test_a_cancelled_call_ends_and_does_not_keep_its_run_open(front: str, tmp_path: Path) -> None:
+    clock, hangs = Clock(), asyncio.Event()
+    async with AsyncExitStack() as stack:
+        http = hanging_server(hangs, streams="stream" in front)
+        upstream = ODD if front == "stdio" else await stack.enter_async_context(http)
+        recorder = await stack.enter_async_context(recording(upstream, tmp_path, idle_s=300, clock=clock))
+        client = recorder.client()
+        if front == "stdio":
+            await client.shake_hands()
+        hanging = asyncio.create_task(client.post(call("hang", 1)))
+        if front == "stdio":
+            for number in range(2, 5):  # the server takes one call after the other
+                await client.ask(call("count", number))
+        else:
+            await hangs.wait()
+        await client.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+        await hanging
+        await client.ask(call("count", 5))
+        async with recorder.http.get(recorder.url):  # by its answer, the request before it is over
+            clock.now += 301
+        other = recorder.client()
+        if front == "stdio":
+            await other.shake_hands()
+        await other.ask(call("count", 1))
+        runs = await recorder.seen()
+        assert len(runs) == 2
+        assert recorder.losses(runs[0]) == ["tools/call 'hang' has no answer: the agent cancelled it"]
+
+
+async def test_a_run_that_begins_in_the_process_of_an_earlier_run_is_named(tmp_path: Path) -> None:
+    messages = list[str]()
+    async with recording(ODD, tmp_path / "recordings") as recorder:
+        client = recorder.client()
+        await client.shake_hands()
+        await client.ask(call("count", 1))
+        recorder.runs.finish(recorder.runs.current)
+        await client.ask(call("count", 2))
+    first, second = (run.id for run in read_runs(tmp_path, messages.append))
+    assert messages == [
+        f"{second}: the agent went on in its session of {first}, so the same server process answered: if the server "
+        f"keeps its world in memory, this run began in the world that {first} had left"
+    ]
 
 
 def test_a_run_without_calls_does_not_become_idle(tmp_path: Path) -> None:

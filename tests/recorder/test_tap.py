@@ -99,6 +99,16 @@ def test_an_answer_on_a_resumed_stream_finds_its_request() -> None:
     assert late[0]["result"] == {"late": True}
 
 
+def test_an_answer_on_a_stream_that_may_be_resumed_is_lost_only_if_it_never_comes() -> None:
+    tap, later = Tap(), Ended("run", "post", "the server's response ended without it", 5, may_resume=True)
+    (exchange,) = said(tap, heard(asks(1), scope="post"), later, heard(answers(1, {}), agent=False, scope="get"))
+    assert exchange["kind"] == "exchange"
+    assert said(tap, heard(asks(2, name="slow"), scope="post"), later) == []
+    assert [event["reason"] for event in tap.unanswered("the recording was ended", 9)] == [
+        "tools/call 'slow' has no answer: the recording was ended"
+    ]
+
+
 def test_a_refusal_without_an_id_is_the_answer_to_the_only_request_of_its_scope() -> None:
     refusal = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "Session not found"}}
     (exchange,) = said(Tap(), heard(asks(4), scope="post"), heard(refusal, agent=False, scope="post", status=404))

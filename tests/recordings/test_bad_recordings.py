@@ -73,7 +73,7 @@ def test_losses_of_the_recorder_are_reported_once_for_each_reason(tmp_path: Path
 def test_a_run_whose_calls_went_to_two_server_processes_is_reported(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     result: JsonObject = {"content": [{"type": "text", "text": "Ada"}]}
-    for run, sessions in {"a": ("stdio-1", "stdio-1"), "b": ("stdio-1", "stdio-2"), "c": ("http-1", "http-2")}.items():
+    for run, sessions in {"a": ("stdio-1", "stdio-1"), "b": ("stdio-2", "stdio-3"), "c": ("http-1", "http-2")}.items():
         tape = Tape(folder, run).hello()
         for session in sessions:
             tape.exchange("tools/call", {"name": "get", "arguments": {"id": "x1"}}, result=result, session=session)

@@ -11,7 +11,7 @@ from answers import text_of
 from dreamgym_server.auth import check_bind, read_token
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from server_stage import Stage
+from server_stage import Stage, counter_spec
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -75,6 +75,17 @@ async def test_an_episodes_token_opens_its_mcp_url_and_nothing_else(stage: Stage
             assert (await http.request(method, path, headers=agent)).status_code == 401, path
         assert (await stage.episodes.load(mine["episode"])).version == 4
         assert (await stage.episodes.load(other["episode"])).version == 0
+
+
+@pytest.mark.anyio
+async def test_an_episodes_token_does_not_open_another_environment(stage: Stage) -> None:
+    worlds = stage.dream(), stage.dream(counter_spec("other"))
+    async with stage.serve(*worlds, token="secret") as (url, http):
+        known = {"Authorization": "Bearer secret"}
+        mine = (await http.post("/envs/counter/episodes", json={}, headers=known)).json()
+        assert await call(f"{url}/envs/counter/mcp", mine["token"]) == 200
+        assert await call(f"{url}/envs/other/mcp", mine["token"]) == 401
+        assert await call(f"{url}/envs/other/episodes/{mine['token']}/mcp", "none") == 401
 
 
 @pytest.mark.anyio

@@ -41,8 +41,9 @@ class Run:
 def read_runs(folder: Path, say: Say) -> list[Run]:
     """The runs in `recordings/`, oldest first. Raises InvalidInput if a file cannot be read."""
     files = sorted((folder / "recordings").glob("*.jsonl"))
-    runs = [_read(file, say) for file in files]
-    return sorted(runs, key=lambda run: (run.started_at, run.id))
+    runs = sorted((_read(file, say) for file in files), key=lambda run: (run.started_at, run.id))
+    _name_shared_processes(runs, say)
+    return runs
 
 
 def recorded_runs(folder: Path) -> list[str]:
@@ -76,14 +77,30 @@ def _read(file: Path, say: Say) -> Run:
     run.exchanges.sort(key=lambda exchange: (exchange.started_at, exchange.ended_at))
     if not run.exchanges:
         say(f"{run.id}: nothing was recorded")
-    called = {exchange.session for exchange in run.exchanges if exchange.method == "tools/call"}
-    processes = sum(session.startswith(PROCESS) for session in called)
-    if processes > 1:
+    if (processes := len(_processes(run))) > 1:
         say(
             f"{run.id}: {processes} server processes answered its calls, which count as one episode: if the server "
             f"forgets its world when it ends, delete {file}"
         )
     return run
+
+
+def _processes(run: Run) -> set[str]:
+    """Session ids of the server processes that answered the calls of a run."""
+    called = {exchange.session for exchange in run.exchanges if exchange.method == "tools/call"}
+    return {session for session in called if session.startswith(PROCESS)}
+
+
+def _name_shared_processes(runs: list[Run], say: Say) -> None:
+    """Name the runs that began in a process that had answered an earlier run: its agent had kept its session."""
+    first: dict[str, str] = {}
+    for run in runs:
+        for process in sorted(_processes(run)):
+            if (earlier := first.setdefault(process, run.id)) != run.id:
+                say(
+                    f"{run.id}: the agent went on in its session of {earlier}, so the same server process answered: if "
+                    f"the server keeps its world in memory, this run began in the world that {earlier} had left"
+                )
 
 
 def _parsed(line: bytes) -> Event:

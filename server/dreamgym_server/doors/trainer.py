@@ -98,7 +98,7 @@ class TrainerDoor:
 
     def _started(self, request: Request, episode: Episode) -> Response:
         last = episode.transitions[-1].result if episode.transitions else episode.initial
-        token = {"token": self._keys.episode_token(episode.id)} if self._keys else {}
+        token = {"token": self._keys.episode_token(episode.env, episode.id)} if self._keys else {}
         path = f"/envs/{episode.env}/episodes/{token.get('token', episode.id)}/mcp"
         return JSONResponse(
             {

@@ -16,10 +16,12 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 
 import aiohttp
+from pydantic import JsonValue
 from starlette.types import Message, Receive, Scope, Send
 from yarl import URL
 
 from dreamgym.redaction.names import may_be_secret_name
+from dreamgym.types import JsonObject
 from dreamgym_server.recorder.pairing import Ended, Form, Heard, now
 from dreamgym_server.recorder.runs import RUN_HEADER
 from dreamgym_server.recorder.secret_sources import secrets_in
@@ -27,6 +29,7 @@ from dreamgym_server.recorder.strip_state import Events, shown
 from dreamgym_server.recorder.writer import Known, Tape
 
 MAX_REDIRECTS = 3
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 UNAUTHORIZED = frozenset({401, 403})
 MAX_BODY_BYTES = 64 * 2**20
 MAX_MESSAGE_BYTES = 256 * 2**20
@@ -51,6 +54,10 @@ _OURS = {RUN_HEADER.encode(), b"accept-encoding", b"expect"}
 
 class MessageTooLong(Exception):
     """The server sends a message that is longer than MAX_MESSAGE_BYTES."""
+
+
+class _Elsewhere(Exception):
+    """The server redirects to another one, whose scheme, host and port are the argument."""
 
 
 def refusal(status: int, headers: Iterable[str]) -> str:
@@ -83,6 +90,7 @@ class ReverseProxy:
         self._client: aiohttp.ClientSession | None = None
         self._anonymous = f"http-{uuid.uuid4().hex[:12]}"
         self._requests = 0
+        self._visits: set[_Visit] = set()
         self._stopped = asyncio.Event()
 
     @asynccontextmanager
@@ -106,22 +114,29 @@ class ReverseProxy:
         self._learn(scope["headers"])
         self._requests += 1
         visit = _Visit(self._tape, run, f"{self._anonymous}-{self._requests}", self._anonymous, scope, body)
+        self._visits.add(visit)
         answering = asyncio.create_task(self._answer(visit, scope, body, send))
-        ends: set[asyncio.Task[object]] = {asyncio.create_task(until_left(receive))}
-        if scope["method"] == "GET":
-            ends.add(asyncio.create_task(self._stopped.wait()))
+        stop = self._stopped if scope["method"] == "GET" else visit.cancelled
+        ends: set[asyncio.Task[object]] = {
+            asyncio.create_task(until_left(receive)),
+            asyncio.create_task(stop.wait()),
+        }
         try:
             await asyncio.wait({answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
                 visit.end(f"the agent gave up after {now() - visit.began:.1f} s")
         finally:
+            self._visits.discard(visit)
             for task in (answering, *ends):
                 task.cancel()
             await asyncio.wait({answering, *ends})
         if not answering.cancelled():
             answering.result()
-        elif self._stopped.is_set() and visit.is_open:
+            self._end_cancelled(visit)
+        elif stop.is_set() and visit.is_open:
             await send({"type": "http.response.body"})
+        elif visit.cancelled.is_set():
+            await answer(send, 202, b"", [])
 
     async def finish(self, run: str) -> None:
         """Do nothing: the server does not know runs."""
@@ -129,6 +144,13 @@ class ReverseProxy:
     def stop(self) -> None:
         """End the streams of GET requests, but not the calls under way."""
         self._stopped.set()
+
+    def _end_cancelled(self, notice: _Visit) -> None:
+        """End the request that a notification cancels: servers do not answer it, and its run would never be idle."""
+        if b"notifications/cancelled" in notice.body and (named := notice.cancels()) is not None:
+            for visit in self._visits:
+                if visit.session == notice.session and visit.asks(named):
+                    visit.cancelled.set()
 
     async def _answer(self, visit: _Visit, scope: Scope, body: bytes, send: Send) -> None:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._kept(scope["headers"])]
@@ -153,6 +175,8 @@ class ReverseProxy:
             return
         except MessageTooLong:
             reason = f"the server sent a message of more than {MAX_MESSAGE_BYTES:,} bytes"
+        except _Elsewhere as error:
+            reason = f"the server redirects to {error}: give --upstream its address there"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = f"the server {self._url.host} cannot be reached or closed the connection: {type(error).__name__}"
         visit.end(reason)
@@ -162,22 +186,28 @@ class ReverseProxy:
     async def _request(
         self, method: str, url: URL, headers: list[tuple[str, str]], body: bytes
     ) -> aiohttp.ClientResponse:
-        """Send a request. Redirects within the server are followed, since the agent does not know its address."""
+        """Send a request. Redirects within the server are followed, since the agent does not know its address.
+
+        Raises:
+            _Elsewhere: a redirect leads to another server, whose traffic would not be recorded.
+        """
         assert self._client is not None
         for _ in range(MAX_REDIRECTS):
             response = await self._client.request(
                 method, url, headers=headers, data=body or None, allow_redirects=False
             )
-            if response.status not in (307, 308) or "location" not in response.headers:
+            if response.status not in REDIRECTS or "location" not in response.headers:
                 return response
             try:
                 target = url.join(URL(response.headers["location"], encoded=True))
                 is_within = target.origin() == url.origin()
             except ValueError:  # it is not a URL
                 return response
-            if not is_within:
+            if is_within and response.status not in (307, 308):  # it would have to be asked with GET
                 return response
             response.release()
+            if not is_within:
+                raise _Elsewhere(str(target.origin()))
             url = target
         return response
 
@@ -200,12 +230,15 @@ class _Visit:
         """True if the response has begun."""
         headers = dict(scope["headers"])
         self.has_session = b"mcp-session-id" in headers
+        self.body = body
+        self.cancelled = asyncio.Event()
+        """Set if the agent cancelled the request."""
         self._tape, self._run, self._id, self._anonymous = tape, run, id_, anonymous
-        self._session = _session(headers.get(b"mcp-session-id"), anonymous)
+        self.session = _session(headers.get(b"mcp-session-id"), anonymous)
         version = headers.get(b"mcp-protocol-version")
         self._protocol = version.decode("latin-1") if version else None
         self._form, self._status, self._chunks = Form.JSON, 200, list[bytes]()
-        self._is_refused = False
+        self._is_refused, self._may_resume = False, False
         self._asks = bool(body) and scope["method"] == "POST"
         if self._asks:
             self._put(body, Form.JSON, from_agent=True)
@@ -215,7 +248,7 @@ class _Visit:
         self._form = Form.EVENTS if response.content_type == EVENT_STREAM else Form.JSON
         session = response.headers.get("mcp-session-id")
         if session is not None:
-            self._session = _session(session.encode(), self._anonymous)
+            self.session = _session(session.encode(), self._anonymous)
 
     def refuse(self, reason: str) -> None:
         """Note why the server did not let the request in. Its response is not a tool's answer and is not recorded."""
@@ -226,6 +259,7 @@ class _Visit:
         if self._is_refused:
             return
         if self._form is Form.EVENTS:
+            self._may_resume |= chunk.startswith(b"id:") or b"\nid:" in chunk
             self._put(chunk, Form.EVENTS)
         else:
             self._chunks.append(chunk)
@@ -233,13 +267,29 @@ class _Visit:
     def finish(self) -> None:
         if self._chunks and self._asks:
             self._put(b"".join(self._chunks), Form.JSON)
-        self.end("the server's response ended without it")
+        # after an event with an id, the answer may come on a stream with which the agent resumes this one
+        self._end("the server's response ended without it", may_resume=self._may_resume)
 
     def end(self, reason: str) -> None:
-        self._tape.put(Ended(self._run, self._id, reason, now()))
+        self._end(reason, may_resume=False)
+
+    def asks(self, request_id: JsonValue) -> bool:
+        """True if this is the request with this id."""
+        message = _object(self.body)
+        return "method" in message and "id" in message and message["id"] == request_id
+
+    def cancels(self) -> JsonValue:
+        """The id of the request that this notification cancels; None if it is no such notification."""
+        message = _object(self.body)
+        params = message.get("params")
+        is_notice = message.get("method") == "notifications/cancelled" and isinstance(params, dict)
+        return params.get("requestId") if is_notice and isinstance(params, dict) else None
+
+    def _end(self, reason: str, *, may_resume: bool) -> None:
+        self._tape.put(Ended(self._run, self._id, reason, now(), may_resume))
 
     def _put(self, payload: bytes, form: Form, *, from_agent: bool = False) -> None:
-        source = (self._run, self._session, self._id)
+        source = (self._run, self.session, self._id)
         self._tape.put(Heard(*source, from_agent, form, payload, now(), self._protocol, self._status))
 
 
@@ -293,6 +343,13 @@ def _answered_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, byt
     return [(name, value) for name, value in lower if name not in dropped]
 
 
+async def answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """Send a whole HTTP response."""
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
 async def read_body(receive: Receive, send: Send) -> bytes | None:
     """The request's body; None if the agent left before it was complete, or if it was refused as too long."""
     parts, length = [], 0
@@ -313,6 +370,15 @@ async def until_left(receive: Receive) -> None:
     """Wait until the agent closes its request."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _object(body: bytes) -> JsonObject:
+    """The message in a body; empty if it is not one message."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
 async def refuse(send: Send, status: int, reason: str, body: bytes = b"") -> None:

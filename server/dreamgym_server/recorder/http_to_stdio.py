@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.child import Child
-from dreamgym_server.recorder.http_to_http import read_body, refuse, until_left
+from dreamgym_server.recorder.http_to_http import answer, read_body, refuse, until_left
 from dreamgym_server.recorder.strip_state import shown, without_state
 from dreamgym_server.recorder.writer import Tape
 
@@ -126,6 +126,8 @@ class Wire:
             if number is None:
                 return
             message = {**message, "params": {**params, "requestId": number}}
+            # servers do not answer a cancelled request; without an end its run would never be idle
+            self._asked[number].out.put_nowait((b"", True))
         self.child.send(run, _line(message))
 
     def listen(self, session: str) -> asyncio.Queue[Line]:
@@ -166,7 +168,9 @@ class Wire:
                 try:
                     run = self._deliver(line)
                 except RecursionError:
-                    run = self._refuse(line)
+                    run = self._refuse(line, "is nested too deeply to be passed on")
+                except ValueError:
+                    run = self._refuse(line, "cannot be passed on: it has a number of too many digits or is not UTF-8")
                 self.child.hear(run, line)
         except ValueError as error:
             too_long = str(error)
@@ -178,10 +182,15 @@ class Wire:
         self.hang_up()
 
     def _deliver(self, line: bytes) -> str:
-        """Pass a message of the server to its receiver; return the run that it belongs to. Raises RecursionError."""
+        """Pass a message of the server to its receiver; return the run that it belongs to.
+
+        Raises:
+            RecursionError: it is nested too deeply to be read.
+            ValueError: it has a number of more digits than Python reads, or is not UTF-8.
+        """
         try:
             message = json.loads(line)
-        except ValueError:
+        except json.JSONDecodeError:
             return self.run  # not a message, so it has no receiver; the tape reports it
         if not isinstance(message, dict):
             return self.run
@@ -200,12 +209,12 @@ class Wire:
             target.put_nowait((text, False))
         return self.run
 
-    def _refuse(self, line: bytes) -> str:
-        """Answer the request of a message that is nested too deeply with an error; return its run."""
+    def _refuse(self, line: bytes, why: str) -> str:
+        """Answer the request of a message that cannot be read with an error; return its run."""
         asked = self._asked.pop(_outer_id(line), None)
         if asked is None:
             return self.run
-        asked.answer({"error": {"code": -32000, "message": "the server's answer is nested too deeply to be passed on"}})
+        asked.answer({"error": {"code": -32000, "message": f"the server's answer {why}"}})
         return asked.run
 
     def _target(self, message: JsonObject, line: bytes) -> tuple[asyncio.Queue[Line] | None, bytes]:
@@ -396,6 +405,9 @@ class _Reply:
     async def _carry(self, out: asyncio.Queue[Line]) -> None:
         while True:
             line, is_last = await self._next(out)
+            if not self._is_open and is_last and not line:
+                await answer(self._send, 202, b"", self._headers)  # the request was cancelled
+                return
             if not self._is_open and is_last:
                 await answer(self._send, 200, line, [(b"content-type", b"application/json"), *self._headers])
                 return
@@ -418,13 +430,6 @@ class _Reply:
                     if not self._is_open:
                         await self.open()
                     await self._send({"type": "http.response.body", "body": b": waiting\n\n", "more_body": True})
-
-
-async def answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    """Send a whole HTTP response."""
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _is_message(message: JsonValue) -> TypeGuard[JsonObject]:
@@ -452,7 +457,7 @@ def _line(message: JsonObject) -> bytes:
 
 
 def _outer_id(line: bytes) -> int:
-    """The numeric id of a message that is nested too deeply to be parsed; -1 if it has none."""
+    """The numeric id of a message that cannot be parsed; -1 if it has none."""
     depth = 0
     for token in _TOKENS.finditer(line):
         if token[0] in (b"[", b"{"):

@@ -71,6 +71,8 @@ class Ended:
     scope: str
     reason: str
     at: float
+    may_resume: bool = False
+    """True if the agent may resume the stream. An open request is then lost only if its answer never comes."""
 
 
 @dataclass(slots=True)
@@ -114,7 +116,7 @@ class Tap:
         for side in (True, False):
             if self._rest.pop((ended.scope, side), bytearray()).strip():
                 yield loss(ended.run, f"the last message was cut off: {ended.reason}", ended.at)
-        for (scope, _), open_ in self._open.items():
+        for (scope, _), open_ in self._open.items() if not ended.may_resume else ():
             if scope == ended.scope and not open_.reported:
                 open_.reported = True
                 yield loss(open_.heard.run, f"{_named(open_)} has no answer: {ended.reason}", ended.at)
