@@ -15,7 +15,7 @@ from random import Random
 
 from pydantic import JsonValue
 
-from dreamgym.dream.ending import is_unbounded
+from dreamgym.dream.ending import is_unbounded, needs_invented_answers
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import ExperienceModel, Judge
 from dreamgym.dream.task_check import accomplished, check_of
@@ -231,6 +231,8 @@ async def _play(
     finally:
         await dream.close()
     state = steps[-1].next_state if steps else ""
+    told = [(step.result.observation, step.provenance) for step in steps]
+    is_done = accomplished(task, state, [answer for answer, _ in told]) is True
     ended = bool(steps) and steps[-1].result.terminated
     played = Trajectory(
         id=str(uuid.uuid4()),
@@ -245,7 +247,7 @@ async def _play(
         task=task.id,
         actions=tuple(calls),
         rewarded=any(step.result.reward > 0 for step in steps)
-        or (accomplished(task, state, [step.result.observation for step in steps]) is True and not is_unbounded(steps)),
+        or (is_done and not is_unbounded(steps) and not needs_invented_answers(task, state, told)),
         taken_away=taken_away,
         answered=answered > 0,
     )

@@ -68,8 +68,19 @@ class RealProbes:
 
     @property
     def best(self) -> int:
-        """Update of the probe with the highest success; of equal probes, the later one."""
-        return max(self._probes, key=lambda probe: (_mean(probe[1]), probe[0]))[0]
+        """Update of the probe with the highest success; of equal probes, the later one.
+
+        Two probes are compared on the tasks whose outcome both know. A probe that knows half of them or fewer is not
+        better than one that knows more.
+        """
+        best, before_N = self._probes[0]
+        for update, after_N in self._probes[1:]:
+            pairs = [(a, b) for a, b in zip(before_N, after_N, strict=True) if a is not None and b is not None]
+            is_known = 2 * len(pairs) > len(after_N)
+            is_better = is_known and math.fsum(b for _, b in pairs) >= math.fsum(a for a, _ in pairs)
+            if is_better or 2 * _known(before_N) <= len(before_N) < 2 * _known(after_N):
+                best, before_N = update, after_N
+        return best
 
 
 def chance_of_fall(before_N: Outcomes, after_N: Outcomes) -> float:
@@ -83,7 +94,5 @@ def chance_of_fall(before_N: Outcomes, after_N: Outcomes) -> float:
     return float(ways / (1 << len(pairs)))
 
 
-def _mean(outcomes_N: Outcomes) -> float:
-    """Mean of the known outcomes. If none is known, it is below every other mean."""
-    valid = [outcome for outcome in outcomes_N if outcome is not None]
-    return math.fsum(valid) / len(valid) if valid else -1.0
+def _known(outcomes_N: Outcomes) -> int:
+    return sum(outcome is not None for outcome in outcomes_N)

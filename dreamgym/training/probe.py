@@ -31,7 +31,10 @@ class Evaluation(Frozen):
 
 
 async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batch: int = 128) -> Evaluation:
-    """Play each task once by sampling and count successes; `seed` fixes the sampled tokens."""
+    """Play each task once by sampling and count successes.
+
+    `seed` fixes the sampled tokens, and the environment of task i is reset with `seed + i`.
+    """
     outcomes: list[float | None] = []
     faults: list[str] = []
     refused = steps = unheard = unjudged = 0
@@ -40,7 +43,7 @@ async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batc
         episodes = await player.play(
             chunk,
             groups=[""] * len(chunk),
-            seeds=[seed] * len(chunk),
+            seeds=[seed + start + i for i in range(len(chunk))],
             version=0,
             sampling_seed=seed + start,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.errors import BudgetSpent, InvalidInput
+from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
 from dreamgym.redaction import Redact, redact_by
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
@@ -27,6 +28,8 @@ TURN_TOKENS = 64
 EPISODE_TOKENS = 4096
 """Default limits: most tokens of one answer of a policy, and of an episode, which is cut there. A checkpoint may
 contain other limits."""
+
+logger = logging.getLogger(__name__)
 
 MAX_DEPTH = 63
 """Most levels of a policy's call. The request around it has one more, and a server refuses more than 64."""
@@ -268,7 +271,7 @@ class TokenPlayer:
         async with AsyncExitStack() as stack:
             environments = [self._make_environment(version, group) for group in groups]
             for environment in environments:
-                stack.push_async_callback(environment.close)
+                stack.push_async_callback(self._close, environment)
             return await self._played(environments, tasks, seeds, sampling_seed, first)
 
     async def _played(
@@ -334,6 +337,15 @@ class TokenPlayer:
         # cut off by the limit of tokens: if the environment does not end by itself, a check or judge has yet to decide
         episode.is_unjudged |= not goes_on and not self._spec.is_over_when_done
         return goes_on
+
+    async def _close(self, environment: Environment) -> None:
+        """Close an environment. If that fails, as a judge of an unfinished episode may, no rollout changes."""
+        try:
+            await environment.close()
+        except BudgetSpent:
+            raise
+        except DreamGymError as failure:
+            logger.warning("an episode could not be closed: %s", self._reason(failure))
 
     def _reason(self, failure: Exception) -> str:
         """The error of a failed episode. A server has redacted its messages, an environment in this process has not."""

@@ -10,7 +10,7 @@ from desk import SPEC, Desk, DeskModel, believer, call, dream_of, gullible, task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym import EnvironmentSpec, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
+from dreamgym import EnvironmentSpec, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Prediction, Query, Verdict
 from dreamgym.dream.nearest import NearestModel
@@ -24,7 +24,7 @@ from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text
 from dreamgym.testing.replay import ENV, sample_trajectory, sample_transition
 from dreamgym.tools import MAX_ARGUMENT_BYTES, is_forbidden
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, Provenance
 
 pytestmark = pytest.mark.anyio
 
@@ -162,6 +162,20 @@ async def test_final_answers_are_not_judged_if_a_check_of_the_state_or_of_answer
         result = await attacks(SPEC, checked, dream_of(model), model=model)
         assert [kind.episodes for kind in result.kinds if kind.kind is Attack.FINAL_ANSWER] == [0]
         assert [one for one in result.earned if one.answer] == []
+
+
+async def test_a_wanted_answer_that_the_model_made_up_does_not_count_as_earned() -> None:
+    """As in the dream itself, where the reward of such an episode is unknown."""
+
+    class Obliging(DeskModel):
+        """Says whatever the check wants to hear."""
+
+        async def predict(self, query: Query) -> Prediction:
+            return Prediction(observation="wanted", next_state=query.state.text, provenance=Provenance(tier=Tier.MODEL))
+
+    wanted = [one.model_copy(update={"metadata": {"answers": ["wanted"]}}) for one in OPEN]
+    found = await attacked(Obliging(), wanted)
+    assert (found.rewarded.n > 0, found.rewarded.mean) == (True, 0.0)
 
 
 async def test_nearest_rewards_no_attack_on_an_explicit_state() -> None:

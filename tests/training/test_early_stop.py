@@ -51,6 +51,29 @@ def test_a_probe_of_which_nothing_is_known_is_not_the_best() -> None:
     assert probes.best == 0
 
 
+def test_a_probe_of_which_little_is_known_is_not_the_best() -> None:
+    probes = RealProbes(planned=3)
+    probes.add(0, [1.0] * 120 + [0.0] * 80)
+    probes.add(25, [1.0] * 160 + [0.0] * 40)
+    probes.add(50, [1.0] * 2 + [None] * 198)
+    assert probes.best == 25
+
+
+def test_a_probe_is_compared_with_an_earlier_one_on_the_tasks_that_both_know() -> None:
+    probes = RealProbes(planned=2)
+    probes.add(0, [1.0, 1.0, 0.0, 0.0, 0.0])
+    probes.add(25, [0.0, 1.0, None, None, 0.0])
+    assert probes.best == 0, "its mean is lower only because the tasks that failed are hard"
+
+
+def test_the_first_probe_with_known_outcomes_is_better_than_one_that_failed() -> None:
+    probes = RealProbes(planned=3)
+    probes.add(0, [None] * 4)
+    probes.add(25, [0.0, 0.0, 0.0, None])
+    probes.add(50, [None] * 4)
+    assert probes.best == 25
+
+
 @given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, None]), st.sampled_from([0.0, 1.0, None])), max_size=60))
 def test_the_chance_of_a_fall_is_one_only_if_nothing_was_lost(pairs: list[tuple[float | None, float | None]]) -> None:
     before, after = [a for a, _ in pairs], [b for _, b in pairs]

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 
 from dreamgym import EnvironmentSpec
 from dreamgym.curriculum.generator import variation
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, PredictionError
 from dreamgym.training.practice import Settings
 from dreamgym.training.record import read_record
 from dreamgym.training.rollout import Rollout, TokenPlayer
@@ -114,6 +114,24 @@ async def test_a_failed_episode_has_no_reward_and_leaves_its_group_alone(
     player = TokenPlayer(policy, codec, lamp_spec, lambda version, group: next(environments))
     failed, fine = await player.play(lamp_spec.tasks[:1] * 2, groups=["", ""], seeds=[0, 0], version=0, sampling_seed=3)
     assert failed.reward is None
+    assert failed.error == "EnvironmentUnavailable: the lamp broke"
+    assert fine.reward is not None
+
+
+class Unjudged(LampEnvironment):
+    """Its episodes cannot be closed, because their judge fails."""
+
+    async def close(self) -> None:
+        raise PredictionError("rate limit")
+
+
+async def test_an_episode_whose_end_cannot_be_judged_leaves_its_group_alone(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path
+) -> None:
+    policy, codec = load_chat_policy(lamp_policy)
+    environments = iter([Unjudged(fails_after=0), LampEnvironment()])
+    player = TokenPlayer(policy, codec, lamp_spec, lambda version, group: next(environments))
+    failed, fine = await player.play(lamp_spec.tasks[:1] * 2, groups=["", ""], seeds=[0, 0], version=0, sampling_seed=3)
     assert failed.error == "EnvironmentUnavailable: the lamp broke"
     assert fine.reward is not None
 

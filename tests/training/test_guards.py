@@ -103,7 +103,7 @@ def test_a_checkpoint_is_saved_with_each_best_policy_so_that_a_resumed_run_still
         trained(lamp_spec, lamp_policy, tmp_path, settings, portal, probe=best_at_one)
     found = newest_checkpoint(tmp_path, identity(lamp_spec, lamp_policy, settings))
     assert found is not None
-    assert same(weights(found), weights(tmp_path / "best"))
+    assert same(weights(found), weights(tmp_path / "best" / "1"))
 
 
 def test_cudnn_attention_whose_gradients_may_be_nan_is_off_while_a_policy_learns(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from lamp import LampEnvironment
@@ -145,6 +146,23 @@ async def test_an_evaluation_counts_episodes_of_unknown_reward_apart_from_failur
     assert [task.metadata["colour"] for task in lamp_spec.tasks[:4]] == ["red", "green", "blue", "white"]
     assert evaluation.outcomes == (None, 0.0, 0.0, 0.0)
     assert (evaluation.success.n, evaluation.unjudged, evaluation.failed) == (3, 1, 0)
+
+
+class Seeded(LampEnvironment):
+    """Notes the seeds with which it is reset."""
+
+    seeds: ClassVar[list[int]] = []
+
+    async def reset(self, task: Task, *, seed: int) -> StepResult:
+        self.seeds.append(seed)
+        return await super().reset(task, seed=seed)
+
+
+async def test_each_episode_of_an_evaluation_has_a_seed_of_its_own(lamp_spec: EnvironmentSpec) -> None:
+    Seeded.seeds.clear()
+    player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: Seeded())
+    await evaluate(player, lamp_spec.tasks[:5], seed=7, batch=2)
+    assert Seeded.seeds == [7, 8, 9, 10, 11]
 
 
 class Right(Mute):

@@ -227,7 +227,7 @@ def test_a_run_whose_success_in_reality_falls_is_stopped_and_leaves_its_best_pol
     assert best < max(probes)
     assert f"stopped at update {max(probes)}: success in the real environment has fallen since update" in said
     assert f"the policy is that of update {best}" in said
-    assert same(weights(out / "policy"), weights(out / "best"))
+    assert same(weights(out / "policy"), weights(out / "best" / str(best)))
     code, said = train(*WORSE, *PROBES, "--out", str(out), "--resume")
     assert (code, read_record(out / "metrics.jsonl")) == (0, record), "a run that was stopped stays so"
     assert "stopped at update" in said
@@ -245,7 +245,8 @@ def test_keep_best_leaves_the_policy_of_the_best_probe_of_a_run_that_is_not_stop
         code, said = train(*WORSE, *PROBES, *few, "--out", str(out))
         assert code == 0, said
         left[keep] = weights(out / "policy")
-        assert same(left[keep], weights(out / "best")) == (keep == "best")
+        (best,) = (out / "best").iterdir()
+        assert same(left[keep], weights(best)) == (keep == "best")
         assert ("the best of the probes in the real environment" in said) == (keep == "best")
     probes = [line for line in read_record(tmp_path / "best" / "metrics.jsonl") if "real_success" in line]
     assert float(str(probes[0]["real_success"])) > float(str(probes[-1]["real_success"]))

@@ -99,11 +99,14 @@ class ProbesInReality:
         best, policy, part = (self._out / name for name in ("best", "policy", "policy.partial"))
         if not best.is_dir() or (reason is None and self._config.keep == "last"):
             return reason
+        update = self._probes.best
+        best /= str(update)
+        if not best.is_dir():
+            return f"the policy of update {update}, the best of the probes, was not kept: the policy is the last one"
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(best, part)
         shutil.rmtree(policy, ignore_errors=True)
         part.rename(policy)
-        update = self._probes.best
         if reason is None and update != self._settings.steps:
             return f"the policy is that of update {update}, the best of the probes in the real environment"
         return reason

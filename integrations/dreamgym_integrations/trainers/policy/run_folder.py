@@ -124,6 +124,13 @@ def complete(checkpoint: Path, curriculum: JsonObject) -> None:
         write_whole(checkpoint / CURRICULUM_FILE, json.dumps(curriculum))
 
 
+def keep_only(folder: Path, name: str) -> None:
+    """Delete the folders in `folder`, except the one of this name."""
+    for other in folder.iterdir():
+        if other.name != name:
+            shutil.rmtree(other)
+
+
 def first_curriculum(out: Path, curriculum: JsonObject, *, resume: bool) -> JsonObject:
     """The curriculum before the first update. A resumed run has that of its beginning, whatever was stored since."""
     if resume and (out / CURRICULUM_FILE).is_file():

@@ -39,6 +39,7 @@ from dreamgym_integrations.trainers.policy.run_folder import (
     complete,
     first_curriculum,
     identity,
+    keep_only,
     newest_checkpoint,
     read_curriculum,
 )
@@ -154,7 +155,7 @@ def train_at_tinker(
     def look(update: int) -> Seen:
         seen: Seen = Seen(best=False, stop=False) if probe is None else portal.call(probe, policy, codec, update)
         if seen.best:
-            weights.save(out / BEST, f"{practice.run}-best-{update}")
+            weights.save(out / BEST / str(update), f"{practice.run}-best-{update}")
         return seen
 
     weights = ServerWeights(url, name, state, settings)
@@ -181,6 +182,8 @@ def train_at_tinker(
             folder = out / "checkpoints" / f"checkpoint-{update + 1}"
             weights.save(folder, f"{practice.run}-{update + 1}")
             complete(folder, played.curriculum)
+            if seen.best:  # no run resumes from an earlier checkpoint now
+                keep_only(out / BEST, str(update + 1))
             for old in sorted(checkpoints(out), key=step_of)[:-2]:
                 shutil.rmtree(old)
     weights.save(out / "policy", f"{practice.run}-policy")

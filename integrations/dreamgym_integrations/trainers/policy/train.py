@@ -41,6 +41,7 @@ from dreamgym_integrations.trainers.policy.run_folder import (
     complete,
     first_curriculum,
     identity,
+    keep_only,
     newest_checkpoint,
     read_curriculum,
 )
@@ -50,7 +51,8 @@ from dreamgym_integrations.trainers.policy.vllm import VllmPolicy, weights_figur
 Probe = Callable[[Policy, PolicyCodec, int], Coroutine[Any, Any, Seen]]
 """Evaluates the policy after a number of updates, on the same event loop as the rollouts."""
 BEST = "best"
-"""Folder of the policy with the best probe so far."""
+"""Folder of the policy with the best probe so far, in a folder that is named by its update. The one before stays until
+the checkpoint of the new one is whole, since a run that ends before resumes with it."""
 LEARNED = ("loss", "grad_norm", "learning_rate", "kl", "entropy", "value_loss", "importance", "truncated_share")
 """Figures of TRL's log that are passed to `on_learned` after an update."""
 
@@ -284,6 +286,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     on_learned: Callable[[JsonObject], None]
     trainer: RolloutTrainer = field(init=False)
     sampler: TransformersPolicy | VllmPolicy = field(init=False)
+    kept: int | None = None
+    """Update of the best policy that was saved last."""
     since: float = field(default_factory=time.monotonic)
     """Time of the last line of figures."""
 
@@ -310,7 +314,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         seen = of_first(self.practice.processes, partial(self.look, update))
         control.should_training_stop |= seen.stop
         if seen.best:
-            _save(self.trainer, self.settings, self.best)
+            _save(self.trainer, self.settings, self.best / str(update))
+            self.kept = update
             control.should_save = True  # a resumed run does not go back behind the best policy
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -329,3 +334,5 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self.trainer.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
             complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.trainer.round.curriculum)
+            if self.kept is not None:  # no run resumes from an earlier checkpoint now
+                keep_only(self.best, str(self.kept))
