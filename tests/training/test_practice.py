@@ -151,9 +151,9 @@ async def test_an_evaluation_counts_episodes_of_unknown_reward_apart_from_failur
 class Seeded(LampEnvironment):
     """Notes the seeds with which it is reset."""
 
-    seeds: ClassVar[list[int]] = []
+    seeds: ClassVar[list[int | None]] = []
 
-    async def reset(self, task: Task, *, seed: int) -> StepResult:
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         self.seeds.append(seed)
         return await super().reset(task, seed=seed)
 
