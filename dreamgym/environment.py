@@ -135,6 +135,15 @@ class EnvironmentSpec(Frozen):
         return self.state is None and not self.is_text
 
     @property
+    def recordings_are_certain(self) -> bool:
+        """True if the same action in the same state has the same answer.
+
+        A recorded MCP server that reports no state shows only its last answer, which does not determine what follows.
+        There, `deterministic` says only that each task has a world of its own.
+        """
+        return self.deterministic and not (self.adapter == "mcp" and self.has_views)
+
+    @property
     def is_over_when_done(self) -> bool:
         """True if an episode ends as soon as its task is accomplished, so that any other end is a failure.
 

@@ -171,7 +171,7 @@ class DreamEnvironment:
             if self._objects is None or not self._objects.decides_ends:
                 prediction = await ended(query, prediction, self._model)
             if self._objects is not None:
-                prediction = self._objects.read(action, prediction, is_judged=isinstance(self._model, LANGUAGE_MODELS))
+                prediction = self._objects.read(action, prediction)
         return self._remember(action, self._state(task), prediction, _with_recorded_fields(query, _result(prediction)))
 
     def _mapped(self, objects: MappedEpisode, action: ToolCall, task: Task) -> Prediction | None:
@@ -293,7 +293,7 @@ def tiers_of(
         without: parts of the method that are left out. Without RETRIEVAL no tier reads recordings.
     """
     tiers: list[StepTier] = []
-    if spec.deterministic and not without & {Part.RECORDED, Part.RETRIEVAL}:
+    if spec.recordings_are_certain and not without & {Part.RECORDED, Part.RETRIEVAL}:
         tiers.append(RecordedTier())
     if spec.state is not None and not without & {Part.CHECKS, Part.STATE, Part.RETRIEVAL}:
         tiers.append(RefusedTier())

@@ -217,18 +217,15 @@ class ObjectEpisode:
         """True if the task's check holds now."""
         return self._check is not None and self._check.allows(self.state)
 
-    def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
+    def read(self, action: ToolCall, prediction: Prediction) -> Prediction:
         """Read the answer of another tier into the state; return the prediction with its end decided by the check.
 
-        Args:
-            action: the action that was answered.
-            prediction: the answer in words.
-            is_judged: the experience model is a language model, which can be talked into facts: if its answer changed
-                the state, a success is open.
+        If an answer that the experience model did not find recorded changed the state, a success is open: a language
+        model can be talked into facts, and `nearest` replaces words.
         """
         before = self.state
         self.state = self._after(action, StepResult(observation=prediction.observation, is_error=prediction.is_error))
-        is_doubtful = is_judged and self.state is not before and prediction.provenance.tier in {Tier.MODEL, Tier.CACHE}
+        is_doubtful = self.state is not before and prediction.provenance.tier in {Tier.MODEL, Tier.CACHE}
         self.rests_on_model = self.rests_on_model or is_doubtful
         prediction = prediction.model_copy(update={"success": False, "terminated": False})
         is_won = self.state is not before and self.is_accomplished

@@ -350,7 +350,7 @@ class PageEpisode:
         """True if the state is a success, by the task's check or by the recorded ends of its goal."""
         return self._is_won(self.state) is True
 
-    def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
+    def read(self, action: ToolCall, prediction: Prediction) -> Prediction:
         """Read the answer of another tier into the state; the prediction is returned unchanged, with its end."""
         result = StepResult(observation=prediction.observation, is_error=prediction.is_error)
         self._follow(self._known.reader.call(action), result)

@@ -32,8 +32,9 @@ class RecordedTier:
 def repeat(query: Query, demonstration: Demonstration, *, model: str | None = None) -> Prediction:
     """The recorded answer unchanged, with its end and its success if they count for the running task.
 
-    Its tier is `recorded` only if the environment is declared deterministic; otherwise the real system may answer
-    differently the next time. If the tier `recorded` is left out, the answer is the model's.
+    Its tier is `recorded` only if the same action in the same state always has the same answer; otherwise the real
+    system may answer differently the next time. If recordings contradict it, it is not exact either. If the tier
+    `recorded` is left out, the answer is the model's.
 
     Args:
         query: the step to answer.
@@ -43,7 +44,8 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
     recorded = demonstration.transition
     result = completed(recorded, query.spec).result
     is_own = recorded_end_counts(query, demonstration)
-    is_certain = query.spec.deterministic and Part.RECORDED not in query.without
+    is_own &= not (is_disputed := is_contradicted(query, demonstration))
+    is_certain = query.spec.recordings_are_certain and Part.RECORDED not in query.without and not is_disputed
     return Prediction(
         observation=result.observation,
         structured=result.structured,
@@ -57,7 +59,7 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
             model=model,
             retrieved=(demonstration.id,),
             seed=query.seed,
-            exact=True,
+            exact=not is_disputed,
             open_end=recorded.provenance.open_end
             or (not is_own and (result.terminated or result.reward > 0 or demonstration.disputed)),
         ),

@@ -91,14 +91,17 @@ def _references(recorded: Sequence[Demonstration], action: ToolCall, schema: Sta
 
 
 def _missing(action: ToolCall, state: State, references: frozenset[Reference]) -> frozenset[Reference]:
-    """The references of a call whose entity a state does not have; none if the state is a text."""
+    """The references of a call whose entity a state does not have; none if the state is a text.
+
+    A blank names nothing: its refusal is about the blank.
+    """
     if not state.is_explicit:
         return frozenset()
     texts = texts_in(action.arguments)
     return frozenset(
         (place, name)
         for place, name in references
-        if any(at == place and value not in state.collection(name) for at, value in texts)
+        if any(at == place and value.strip() and value not in state.collection(name) for at, value in texts)
     )
 
 

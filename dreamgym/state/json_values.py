@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from dreamgym.types import JsonObject
 
-_WORD = re.compile(r"[\w.@:+-]*\w")
+_WORD = re.compile(r"(?<![\w.@:+-])[\w.@:+-]*\w")
 _DIGITS = re.compile(r"(\d+)")
 
 

@@ -326,9 +326,7 @@ def _definition(name: str, table: KnownTable) -> str:
     keys = [str(column["name"]) for column in table.columns if column.get("pk")]
     parts = []
     for column in table.columns:
-        shown = [row.get(str(column["name"])) for row in table.rows]
-        seen = "REAL" if shown and all(isinstance(value, float) for value in shown) else ""
-        part = f"{_quoted(str(column['name']))} {column.get('type') or seen}".strip()
+        part = f"{_quoted(str(column['name']))} {column.get('type') or _type_of(column, table)}".strip()
         if keys == [column["name"]]:
             part += " PRIMARY KEY"
         if column["name"] in table.unique:
@@ -341,6 +339,13 @@ def _definition(name: str, table: KnownTable) -> str:
     if len(keys) > 1:
         parts.append(f"PRIMARY KEY ({', '.join(map(_quoted, keys))})")
     return f"CREATE TABLE {_quoted(name)} ({', '.join(parts)})"
+
+
+def _type_of(column: JsonObject, table: KnownTable) -> str:
+    """The type of a column whose definition was never told: that of all its values. Without one, `1` is not `'1'`."""
+    shown = [row.get(str(column["name"])) for row in table.rows]
+    kinds = {type(value) for value in shown if value is not None}
+    return {float: "REAL", int: "INTEGER", str: "TEXT"}.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
 
 def _can_be_made(name: str, table: KnownTable) -> bool:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from growth import grows_linearly
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import JsonValue, ValidationError
@@ -293,6 +294,11 @@ def test_every_text_and_number_of_a_value_is_mentioned(value: JsonValue) -> None
             assert leaf in words
         elif isinstance(leaf, int | float) and not isinstance(leaf, bool):
             assert json.dumps(leaf) in words
+
+
+@pytest.mark.parametrize("piece", ["-", ".", "a-", "a ", "é"])
+def test_the_mentioned_words_of_a_text_take_time_in_proportion_to_its_length(piece: str) -> None:
+    assert grows_linearly(mentioned, lambda size: piece * (size // len(piece)))
 
 
 def test_an_answer_that_fits_several_collections_shows_the_one_with_most_of_its_fields() -> None:

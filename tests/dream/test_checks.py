@@ -27,6 +27,11 @@ def test_a_call_about_an_order_that_does_not_exist_is_refused_in_recorded_words(
     assert (refused.provenance.tier, refused.provenance.retrieved) == (Tier.CHECK, ("d1",))
 
 
+def test_the_refusal_of_a_blank_is_not_that_of_a_missing_order() -> None:
+    blank = step(BEFORE, ToolCall(name="get_order", arguments={"id": " "}), "Give an id.", refused=True)
+    assert refusal(asked(BEFORE, call("get_order", 44), GOT, blank)) is None
+
+
 def test_a_call_about_an_existing_order_is_not_refused() -> None:
     assert refusal(asked(state(order(44)), call("get_order", 44), GOT, MISSED)) is None
 

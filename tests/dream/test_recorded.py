@@ -3,9 +3,16 @@
 import pytest
 from queries import HOUSE, act, query, transition
 
+from dreamgym import EnvironmentSpec, Source, StepResult, StopReason, Task, ToolCall, Trajectory
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.recorded import repeat
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import StateSchema, as_text
 from dreamgym.types import JsonObject, Provenance, Tier, Transition
+
+pytestmark = pytest.mark.anyio
 
 KITCHEN, HALL = "kitchen. east: hall.", "hall. west: kitchen."
 WON = transition(HALL, act("take coin"), "you take the coin.", reward=1.0, terminated=True)
@@ -22,6 +29,36 @@ def test_only_a_deterministic_environment_has_recorded_answers(deterministic: bo
     assert (said.provenance.tier, said.provenance.exact, said.provenance.model) == (tier, True, None)
     assert (said.observation, said.success, said.terminated) == ("you take the coin.", True, True)
     assert said.provenance.retrieved == ("d0",)
+
+
+def test_a_recording_that_another_one_contradicts_is_a_guess_and_earns_nothing() -> None:
+    asked = query(HOUSE, HALL, act("take coin"), WON, transition(HALL, act("take coin"), "the coin is too heavy."))
+    said = repeat(asked, asked.demonstrations[0])
+    assert (said.provenance.tier, said.provenance.exact) == (Tier.MODEL, False)
+    assert (said.success, said.terminated, said.provenance.open_end) == (False, False, True)
+
+
+async def test_at_a_server_without_state_the_last_answer_does_not_decide_what_a_success_earns() -> None:
+    tools: JsonObject = {"tools": [{"name": name, "inputSchema": {}} for name in ("fix", "break", "submit")]}
+    spec = EnvironmentSpec(name="ci", tools_list=(tools,), adapter="mcp", deterministic=True)
+    task = Task(id="green", env="ci", instruction="Make the build green and submit.")
+    fine = StepResult(observation="OK")
+    won = StepResult(observation="Submitted", reward=1.0, terminated=True)
+    recorded = [
+        Trajectory(id=name, task=task, transitions=Transition.chain("", steps), source=Source.REAL, stop_reason=reason)
+        for name, steps, reason in (
+            ("good", [(ToolCall(name="fix"), fine), (ToolCall(name="submit"), won)], StopReason.TERMINATED),
+            ("bad", [(ToolCall(name="break"), fine)], StopReason.CLOSED),
+        )
+    ]
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add(recorded)
+    dream = DreamEnvironment(spec, NearestModel(), buffer)
+    await dream.reset(task)
+    await dream.step(ToolCall(name="break"))
+    submitted = await dream.step(ToolCall(name="submit"))
+    assert dream.provenance is not None
+    assert (submitted.reward, submitted.terminated, dream.provenance.open_end) == (0.0, False, True)
 
 
 def test_an_end_that_the_real_environment_could_not_judge_stays_open_in_a_dream() -> None:

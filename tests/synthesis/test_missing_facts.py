@@ -47,3 +47,17 @@ def test_a_refusal_that_the_rules_do_not_explain_shows_an_item_of_a_list_that_no
 def test_a_refusal_shows_no_item_of_a_list_that_a_call_changed_even_if_no_rule_explains_how() -> None:
     calls = recordings(has_bolts=True)
     assert list(missing_facts(calls, learn_rules(calls, SCHEMA), SCHEMA)) == []
+
+
+def test_one_refusal_of_a_tool_whose_successes_are_too_few_to_learn_from_does_not_refuse_its_other_calls() -> None:
+    start: JsonObject = {"rooms": {room: {"room": room, "shut": []} for room in ROOMS}, "at": ROOMS[0]}
+
+    def entered(room: str) -> ObjectCall:
+        return ObjectCall("a", "enter", {"room": room}, start, {**start, "at": room}, {"room": room}, False, "ok")
+
+    refused = ObjectCall("a", "enter", {"room": ROOMS[5]}, start, start, None, True, "no")
+    rules = learn_rules([entered(ROOMS[1]), entered(ROOMS[2]), refused], SCHEMA)
+    assert [rules.run("enter", start, {"room": room}) for room in ROOMS[1:4]] == [None, None, None]
+    never = learn_rules([refused], SCHEMA).run("enter", start, {"room": ROOMS[1]})
+    assert never is not None
+    assert never.is_error

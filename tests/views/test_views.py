@@ -206,6 +206,14 @@ def test_sql_is_answered_from_the_tables_that_were_recorded_and_what_the_session
 PRODUCTS = [{"id": 1, "name": "rope", "price": 12.0}, {"id": 2, "name": "lamp", "price": 80.5}]
 
 
+def test_a_column_whose_definition_was_not_recorded_has_the_type_of_its_values() -> None:
+    """As in a real table, where an id of the type INTEGER equals the text of its digits."""
+    rules = learned([("read_query", {"query": "SELECT * FROM products"}, list(PRODUCTS))])
+    (said,) = played(rules, ("read_query", {"query": "SELECT name FROM products WHERE id = '1'"}))
+    assert said is not None
+    assert json.loads(said) == [{"name": "rope"}]
+
+
 def test_a_table_without_a_recorded_schema_is_used_until_it_contains_a_value_that_depends_on_the_schema() -> None:
     rules = learned(
         [("read_query", {"query": "SELECT * FROM products"}, list(PRODUCTS))],

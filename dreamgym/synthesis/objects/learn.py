@@ -128,6 +128,8 @@ class _ToolSearch:
     def rules(self, common: str | None) -> ToolRules:
         """The rules; calls that fit no outcome are refused in the words of the tool's own refusals.
 
+        Nothing is refused if the tool has successes, but too few of each form to learn from.
+
         Args:
             common: the most frequent refusal of the environment, for a tool that was never refused.
         """
@@ -135,7 +137,7 @@ class _ToolSearch:
         refusal = max(sorted(words), key=words.__getitem__) if words else common
         outcomes = [one for i in range(len(self._forms)) if (one := self._outcome(i)) is not None]
         outcomes.sort(key=lambda outcome: -self._precision(outcome))
-        return ToolRules(tuple(outcomes), refusal if outcomes or self._refused else None)
+        return ToolRules(tuple(outcomes), refusal if outcomes or (self._refused and not self._forms) else None)
 
     def _precision(self, outcome: ObjectOutcome) -> float:
         """Share of an outcome's own calls among the recorded successes that fit it: special outcomes come first."""
