@@ -417,13 +417,14 @@ class Meter:
             else:
                 held = 0.0 if is_told or self._limit is None or self._limit.unit == "calls" else reserved
                 self._ledger.settle(reserved, self._bill(call.used), held=held)
-        if not is_told and not call.is_free and self._limit is not None and self._limit.unit != "calls":
+        if not is_told and not call.is_free and not self._is_known:
             self._silence = (
                 f"{self._model} reports no token usage, so its cost is unknown and the budget of {self._limit} "
                 "cannot be enforced: give the budget in calls, such as '300 calls'"
             )
             raise self._ledger.refuse(self._silence)
         self._is_known = self._is_known or is_told
+        # an answer without usage after one with it, such as an empty one, counts as the most that it can have cost
 
     async def _reserve(self, room: TokenUsage) -> float:
         """Wait until the budget has room for a request, and return the reserved amount. Raises BudgetSpent."""

@@ -243,6 +243,8 @@ class Endpoint:
         self._takes_effort = True
         self._refused_schemas: set[str] = set()
         """Schemas that the endpoint refuses, though it accepts others; they are put into the prompt."""
+        self._outages = 0
+        """Number of times that even the simplest question broke an endpoint that had answered before."""
 
     async def complete(
         self,
@@ -288,11 +290,13 @@ class Endpoint:
                         self._most_thinking_tokens = min(self._most_thinking_tokens, most_thinking)
                         self._thinking_tokens = min(self._thinking_tokens, most_thinking)
                 else:
+                    outages = self._outages
                     before, taken = taken, await self.found(name, send, instead_of=taken)
+                    is_same = taken == before and self._outages == outages  # an outage was not this question's fault
                     is_schema = schema is not None and known.dialect is not Dialect.PROMPT
-                    if taken == before and is_schema and _is_about_schema(refusal):
+                    if is_same and is_schema and _is_about_schema(refusal):
                         self._refused_schemas.add(form)
-                    elif taken == before or asked_anew == ASKED_ANEW:
+                    elif is_same or asked_anew == ASKED_ANEW:
                         raise _failed(name, refusal) from None
                     else:
                         asked_anew += 1
@@ -337,7 +341,8 @@ class Endpoint:
                 tried = weaker[0]
 
     async def _asked_one_by_one(self, name: str, send: Send) -> Capabilities:
-        taken = await self._probe(name, send, Capabilities(Dialect.PROMPT, None, temperature=False, seed=False))
+        simplest = Capabilities(Dialect.PROMPT, None, temperature=False, seed=False)
+        taken = await self._probe(name, send, simplest, is_simplest=True)
         first = self._first
         choices: list[list[dict[str, Any]]] = [
             [{"limit": first.limit}, {"limit": OTHER_LIMIT[first.limit or "max_tokens"]}],
@@ -354,15 +359,20 @@ class Endpoint:
                 break
         return taken
 
-    async def _probe(self, name: str, send: Send, tried: Capabilities) -> Capabilities:
+    async def _probe(self, name: str, send: Send, tried: Capabilities, *, is_simplest: bool = False) -> Capabilities:
         request = tried.request([_PROBE], _PROBE_SCHEMA, PROBE_TOKENS, temperature=0.0, seed=0)
-        reply = await self._answer(name, send, request)
+        reply = await self._answer(name, send, request, is_simplest=is_simplest)
         if reply.completion.finish_reason == "length":
             self._makes_room(reply, 0, MOST_THINKING_TOKENS, PROBE_TOKENS)
         return tried
 
-    async def _answer(self, name: str, send: Send, request: dict[str, Any]) -> EndpointAnswer:
-        """Send a request until it is answered or refused. Raises Refused, EnvironmentUnavailable."""
+    async def _answer(
+        self, name: str, send: Send, request: dict[str, Any], *, is_simplest: bool = False
+    ) -> EndpointAnswer:
+        """Send a request until it is answered or refused. Raises Refused, EnvironmentUnavailable.
+
+        If the simplest question breaks an endpoint that has answered before, that is an outage, which is waited out.
+        """
         began = asyncio.get_running_loop().time()
         characters = sum(len(str(message["content"])) for message in request["messages"])
         retries, reason = 0, "took too long"
@@ -376,13 +386,21 @@ class Endpoint:
             except TimeoutError as error:
                 silent = f"has not answered any question for {PATIENCE_S / 60:.0f} minutes: it {reason}"
                 raise EnvironmentUnavailable(f"{name} {str(error) or silent}") from None
+            except Refused:
+                self.limiter.rejected(turn)
+                raise
             except Busy as busy:
                 reason = str(busy)
                 if await self._hold_back(name, busy, turn, has_answered=has_answered, retries=retries):
                     retries += 1
             except (Broken, Unreadable) as failure:
-                if retries == RETRIES and isinstance(failure, Broken):
+                if retries == RETRIES and isinstance(failure, Broken) and not (is_simplest and has_answered):
                     raise Refused(str(failure)) from None
+                if retries == RETRIES and isinstance(failure, Broken):
+                    reason = str(failure)
+                    self._outages += 1
+                    self.limiter.overloaded(turn, None)
+                    continue
                 if retries == RETRIES or (not has_answered and isinstance(failure, Unreadable)):
                     raise EnvironmentUnavailable(f"{name} {failure}") from None
                 await asyncio.sleep(2**retries)
@@ -446,6 +464,11 @@ def _is_thought(said: str, thinking: int) -> bool:
     """
     is_open = said.startswith("<think>") or (thinking > 0 and not said.startswith(("{", "`")))
     return is_open and "</think>" not in said
+
+
+def is_too_large(reason: str) -> bool:
+    """True if a rate limit refuses a request because it alone exceeds the limit, so that waiting does not help."""
+    return re.search(r"request too large|must be reduced", reason, re.IGNORECASE) is not None
 
 
 def _names(refusal: Refused, parameter: str) -> bool:

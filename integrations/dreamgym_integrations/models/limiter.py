@@ -207,6 +207,11 @@ class Limiter:
                 pace.tell(*told, now)
         self._freed.set()
 
+    def rejected(self, turn: Turn) -> None:
+        """Give back the tokens of a request that the endpoint rejected as it was: it has not used any."""
+        self._paces["tokens"].level += turn.tokens
+        turn.tokens = 0.0
+
     def refused(self, turn: Turn, limit: Limit, retry_after_s: float | None, headers: Mapping[str, str]) -> None:
         """Learn from a refusal. Refusals of requests that were sent before the last slow-down count as part of it."""
         now = _now()

@@ -9,6 +9,7 @@ hide the error.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from dreamgym_integrations.models.endpoint import (
     Refused,
     Unreadable,
     endpoint_of,
+    is_too_large,
     most_of,
     text_of,
     thinking_tokens,
@@ -114,7 +116,8 @@ class LiteLLMModel:
                         model=self.name, timeout=REQUEST_S, num_retries=0, max_retries=0, **request
                     )
             except Exception as error:  # noqa: BLE001
-                call.is_free = getattr(error, "status_code", None) in UNBILLED or unsent(error) is not None
+                is_unsent = unsent(error) is not None or _is_overload(error)
+                call.is_free = getattr(error, "status_code", None) in UNBILLED or is_unsent
                 raise self._sorted(error) from None
             if not getattr(found, "choices", None):
                 raise Unreadable("failed: it answered without a choice")
@@ -148,11 +151,16 @@ class LiteLLMModel:
             return EnvironmentUnavailable(f"{self.name} {reason}")
         if isinstance(error, (litellm.BadRequestError, litellm.UnprocessableEntityError)):
             return Refused(reason.removeprefix("failed: "))
+        if isinstance(error, litellm.RateLimitError) and is_too_large(reason):
+            return Refused(reason.removeprefix("failed: "))
         if isinstance(error, litellm.RateLimitError) and "insufficient_quota" not in str(error):
             return Busy(reason, is_limit=True, headers=headers)
         if isinstance(error, (litellm.Timeout, TimeoutError)):
             return Busy(f"took longer than {REQUEST_S:.0f} s")
-        if isinstance(error, (litellm.ServiceUnavailableError, litellm.BadGatewayError, litellm.APIConnectionError)):
+        is_away = isinstance(
+            error, (litellm.ServiceUnavailableError, litellm.BadGatewayError, litellm.APIConnectionError)
+        )
+        if is_away or _is_overload(error):
             return Busy(reason, headers=headers)
         if isinstance(error, litellm.InternalServerError):
             return Broken(reason.removeprefix("failed: "))
@@ -161,12 +169,28 @@ class LiteLLMModel:
         return EnvironmentUnavailable(f"{self.name} {reason}")
 
     def _reason(self, error: Exception) -> str:
-        """The kind of error, and its first line, in which every key of this process's environment is masked."""
-        line = (str(error).splitlines() or [""])[0]
+        """The kind of error, and what it says, in which every key of this process's environment is masked."""
+        line = _said_in(str(error))
         for variable, value in os.environ.items():
             if (value := value.strip()) and re.search(r"(?:^|_)(?:API_?KEY|TOKEN|SECRET|PASSWORD)(?:_|$)", variable):
                 line = without_key(line, value)
         return f"failed: {type(error).__name__}: {line[:500]}"
+
+
+def _is_overload(error: Exception) -> bool:
+    """True if a provider is overloaded: litellm gives Anthropic's 529 and Gemini's 503 the status 500."""
+    return getattr(error, "status_code", None) == 500 and "overloaded" in str(error).lower()
+
+
+def _said_in(text: str) -> str:
+    """The first line of an error, or the message in its JSON, which Gemini spreads over several lines."""
+    before, brace, _ = text.partition("{")
+    try:
+        told, _ = json.JSONDecoder().raw_decode(text, len(before))
+        message = str(told["error"]["message"])
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return (text.splitlines() or [""])[0]
+    return " ".join(f"{before}{message}".split()) if brace else text
 
 
 def with_cache_marks(messages: Sequence[dict[str, str]]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ of `endpoint`.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from dreamgym_integrations.models.endpoint import (
     Refused,
     Unreadable,
     endpoint_of,
+    is_too_large,
     most_of,
     text_of,
     thinking_tokens,
@@ -119,7 +121,7 @@ def _check(address: str, key: str, given: str) -> None:
 
 
 ADDRESS = "that the address is that of the API, which usually ends in /v1"
-REFUSALS = frozenset({400, 422})
+REFUSALS = frozenset({400, 413, 422})
 UNBILLED = frozenset({400, 401, 402, 403, 404, 413, 422, 429, 503, 529})
 """Statuses of a server that has not asked its model, so that nothing is billed; with the last two it is overloaded."""
 BUSY = frozenset({408, 409, 502, 503, 504, 520, 521, 522, 523, 524, 529})
@@ -230,6 +232,8 @@ class OpenAIModel:
                 raise Busy(self._too_slow) from None
             except openai.APIStatusError as error:
                 call.is_free = error.status_code in UNBILLED
+                if (written := _faulty_answer(error)) is not None:
+                    return EndpointAnswer(Completion(text=written), 0, error.response.headers)
                 raise self._sorted(error) from None
             except openai.APIConnectionError as error:  # includes timeouts
                 call.is_free = unsent(error) is not None
@@ -241,6 +245,9 @@ class OpenAIModel:
             except (ValueError, RecursionError):  # not JSON, though its type says so, or nested too deeply
                 found = None
             if not isinstance(found, ChatCompletion) or not found.choices:  # the client returns a page of text as it is
+                if (told := _error_in(raw.text)) is not None:
+                    call.is_free = told[0] in UNBILLED
+                    raise self._of_status(told[0], f"failed: {self._without_key(told[1])[:500]}", raw.headers)
                 raise Unreadable(self._unreadable("a chat completion", raw.text, raw.headers))
             call.answered(usage_of(found.usage))
         return EndpointAnswer(self._completion(found), thinking_tokens(found), raw.headers)
@@ -248,12 +255,19 @@ class OpenAIModel:
     def _sorted(self, error: openai.APIStatusError) -> Exception:
         """The exception to raise for an error status."""
         reason, headers, status = self._reason(error), error.response.headers, error.status_code
-        if status in REFUSALS or (status == 500 and headers.get("x-should-retry") == "false"):
+        if status == 500 and headers.get("x-should-retry") == "false":
             return Refused(reason.removeprefix("failed: "), error.param)
+        if status not in {*REFUSALS, 500} and (headers.get("x-should-retry") == "false" or error.code in LASTING):
+            return EnvironmentUnavailable(f"{self.name} {reason}")
+        return self._of_status(status, reason, headers, error.param)
+
+    def _of_status(
+        self, status: int, reason: str, headers: Mapping[str, str], parameter: str | None = None
+    ) -> Exception:
+        if status in REFUSALS or (status == 429 and is_too_large(reason)):
+            return Refused(reason.removeprefix("failed: "), parameter)
         if status == 500:
             return Broken(reason.removeprefix("failed: "))
-        if headers.get("x-should-retry") == "false" or error.code in LASTING:
-            return EnvironmentUnavailable(f"{self.name} {reason}")
         if status == 429:
             return Busy(reason, is_limit=True, headers=headers)
         return Busy(reason, headers=headers) if status in BUSY else EnvironmentUnavailable(f"{self.name} {reason}")
@@ -322,6 +336,22 @@ class OpenAIModel:
 
     def _without_key(self, text: str) -> str:
         return without_key(text, self._key) if self._key else text
+
+
+def _error_in(body: str) -> tuple[int, str] | None:
+    """Status and message of an error in the body of an answer with status 200, as OpenRouter sends it; None without."""
+    try:
+        error = json.loads(body)["error"]
+        status, message = error["code"], error["message"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return None
+    return (status, str(message)) if isinstance(status, int) and 400 <= status < 600 else None
+
+
+def _faulty_answer(error: openai.APIStatusError) -> str | None:
+    """The answer in the error with which Groq refuses what the model itself wrote; None if it is another error."""
+    written = error.body.get("failed_generation") if isinstance(error.body, dict) else None
+    return written if error.code == "json_validate_failed" and isinstance(written, str) else None
 
 
 def unsent(error: BaseException) -> BaseException | None:
