@@ -209,6 +209,90 @@ async def test_a_question_that_breaks_the_server_ends_after_three_tries_however_
     assert sum("Break." in str(body) for body in endpoint.asked) == busy + 3
 
 
+async def test_an_outage_with_status_500_is_waited_out() -> None:
+    ends = 30.0
+
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        return refused(500, "internal error") if 1 < endpoint.now < ends else None
+
+    async with model_at(FakeEndpoint(before=before)) as model:
+        await model.complete(ASKED, schema=SCHEMA)
+        await asyncio.sleep(2.0)
+        answers = await asyncio.gather(*(model.complete(ASKED, schema=SCHEMA, seed=seed) for seed in range(3)))
+    assert [answer.text for answer in answers] == ['{"ok": true}'] * 3
+    assert now() >= ends
+
+
+@pytest.mark.parametrize("status", [413, 429])
+async def test_a_question_that_alone_exceeds_the_limit_fails_at_once_and_delays_no_other(status: int) -> None:
+    reason = "Request too large on tokens per min (TPM): Limit 30000, Requested 30601. The input must be reduced."
+
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        return refused(status, reason, code="rate_limit_exceeded") if len(str(body)) > 100_000 else None
+
+    async with model_at(FakeEndpoint(before=before)) as model:
+        await model.complete(ASKED, schema=SCHEMA)
+        with pytest.raises(EnvironmentUnavailable, match="Request too large"):
+            await model.complete([Message(role="user", content="x" * 110_000)], schema=SCHEMA)
+        began = now()
+        await asyncio.gather(*(model.complete(ASKED, schema=SCHEMA, seed=seed) for seed in range(32)))
+    assert now() - began < 2
+
+
+async def test_thoughts_get_less_room_if_their_room_alone_exceeds_the_limit() -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        reason = f"Request too large on tokens per minute (TPM): Limit 8000, Requested {room_of(body)}"
+        return refused(413, reason) if room_of(body) > 8_000 else None
+
+    async with model_at(FakeEndpoint(before=before, thinks=lambda number: 500)) as model:
+        answer = await model.complete(ASKED, schema=SCHEMA, max_tokens=1_024)
+        answer = await model.complete(ASKED, schema=SCHEMA, max_tokens=1_024)
+    assert answer.text == '{"ok": true}'
+
+
+@pytest.mark.parametrize("status", [429, 502])
+async def test_an_error_in_an_answer_with_status_200_is_that_error(status: int) -> None:
+    error = {"error": {"code": status, "message": "Provider returned error"}}
+
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        return web.json_response(error) if 1 < endpoint.now < 20 else None
+
+    async with model_at(FakeEndpoint(before=before)) as model:
+        await model.complete(ASKED, schema=SCHEMA)
+        await asyncio.sleep(2.0)
+        assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"ok": true}'
+
+
+async def test_json_that_the_endpoint_itself_finds_faulty_is_a_faulty_answer() -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        error = {"message": "Failed to generate JSON.", "code": "json_validate_failed", "failed_generation": '{"a": '}
+        return web.json_response({"error": error}, status=400) if "Break." in str(body) else None
+
+    endpoint = FakeEndpoint(before=before)
+    async with model_at(endpoint) as model:
+        answer = await model.complete([Message(role="user", content="Break.")], schema=SCHEMA)
+    assert answer.text == '{"a":'
+    assert sum("Break." in str(body) for body in endpoint.asked) == 1
+
+
+async def test_an_empty_answer_after_one_with_usage_does_not_end_a_budget() -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}
+        usage = {"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}
+        whole = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        return web.json_response({**whole, "usage": usage}) if "Nothing." in str(body) else None
+
+    with open_ledger("500k tokens") as ledger:
+        async with serving(FakeEndpoint(before=before)) as url:
+            question = [Message(role="user", content="Go there.")]
+            model = metered(OpenAIModel(url, "m"), url)
+            await model.complete(question)
+            assert (await model.complete([Message(role="user", content="Nothing.")])).text == ""
+            assert (await model.complete(question)).text
+            await model.close()
+        assert ledger.spent.untold == 1
+
+
 async def test_no_request_is_sent_before_the_time_in_a_refusal() -> None:
     endpoint = FakeEndpoint(before=Windows(5, retry_after_s=47))
     came: list[float] = []

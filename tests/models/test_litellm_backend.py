@@ -130,6 +130,30 @@ async def test_what_never_reached_a_model_is_not_counted_as_a_call(asked: Asked)
     assert answer.endswith("; spent: no call of a language model")
 
 
+def test_the_reason_of_an_error_whose_json_has_several_lines_is_its_message() -> None:
+    said = (
+        'GeminiException - {\n  "error": {\n    "code": 400,\n    "message": "too many states\\nfor serving"\n  }\n}\n'
+    )
+    assert LiteLLMModel("some/model")._reason(ValueError(said)) == (
+        "failed: ValueError: GeminiException - too many states for serving"
+    )
+    assert LiteLLMModel("some/model")._reason(ValueError("one {line\nand another")) == "failed: ValueError: one {line"
+
+
+@needs_litellm
+@pytest.mark.anyio
+async def test_an_overloaded_provider_is_waited_for(asked: Asked) -> None:
+    tries: list[int] = []
+
+    def overloaded_at_first(_: object) -> Any:
+        tries.append(1)
+        return refused(500, "overloaded_error") if len(tries) in {2, 3} else said('{"a": 1}')
+
+    async with server(overloaded_at_first) as (url, _):
+        answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
+    assert json.loads(answer)["text"] == '{"a": 1}'
+
+
 @needs_litellm
 @pytest.mark.anyio
 async def test_a_schema_that_litellm_cannot_send_to_a_provider_is_told_in_words(asked: Asked) -> None:
