@@ -54,13 +54,16 @@ def evaluate(
         )
     if json:
         typer.echo(result.model_dump_json(indent=2))
-        return
-    typer.echo(f"success {result.success} over {result.success.n} episodes of {env} ({against}, {split})")
-    typer.echo(f"refused actions {result.refused_share:.1%}, steps per episode {result.mean_steps:.1f}")
-    if result.failed:
-        typer.echo(f"{result.failed} episodes failed because of the environment and are not counted: {result.fault}")
-    if result.unjudged:
-        typer.echo(
-            f"{result.unjudged} episodes are not counted, since their reward is unknown: give the tasks a check of "
-            "their own (metadata.success)"
-        )
+    else:
+        typer.echo(f"success {result.success} over {result.success.n} episodes of {env} ({against}, {split})")
+        typer.echo(f"refused actions {result.refused_share:.1%}, steps per episode {result.mean_steps:.1f}")
+        if result.failed:
+            lost = f"{result.failed} episodes failed because of the environment and are not counted"
+            typer.echo(f"{lost}: {result.fault}")
+        if result.unjudged:
+            typer.echo(
+                f"{result.unjudged} episodes are not counted, since their reward is unknown: give the tasks a check of "
+                "their own (metadata.success)"
+            )
+    if not result.success.n:
+        raise typer.Exit(1)

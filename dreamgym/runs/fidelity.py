@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from dreamgym.evaluation.predictions import RecordedStep, as_done, dream_of, pla
 from dreamgym.evaluation.report import CHECK_FILE, CheckReport, FidelityReport, behind
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
-from dreamgym.files import make_folder, write_whole
+from dreamgym.files import alone_in, make_folder, write_whole
 from dreamgym.redaction import redact_by, redacted
 from dreamgym.replay.grouped import as_line
 from dreamgym.runs.cluster import Crew, workers
@@ -180,7 +180,7 @@ def fidelity(
     Raises:
         InvalidInput: nothing can be held out or compared, a model or the judge cannot be asked, the judge is not a
             language model, there are more than two settings or none, a number is too small, or `out` cannot be a
-            folder.
+            folder, or another command works in it.
     """
     if len(models) not in (1, 2):
         raise InvalidInput(f"expected one --model, or two to compare, got {len(models)}")
@@ -223,7 +223,7 @@ def fidelity(
                 if left := one.left():
                     estimate = await of_steps(spec, asked, given.known, left, seed=seed)
                     say_estimate(estimate and estimate._replace(basis=estimate.basis + beyond), say)
-            await _measure(running, chosen, given, cluster, parallel)
+            await _measure(running, chosen, given, cluster, parallel, out)
         finally:
             for closing in (*loaded, *([wanted.judge] if wanted.judge is not None else ())):
                 await closing.close()
@@ -273,17 +273,30 @@ def _wanted(
 
 
 async def _measure(
-    running: Sequence[Measurement], chosen: Sequence[Setting], given: Material, cluster: str | None, parallel: int
+    running: Sequence[Measurement],
+    chosen: Sequence[Setting],
+    given: Material,
+    cluster: str | None,
+    parallel: int,
+    out: Path | None,
 ) -> None:
-    """Run the measurements of the settings one after another, in this process or on a cluster."""
+    """Run the measurements of the settings one after another, in this process or on a cluster.
+
+    Raises:
+        InvalidInput: another command works in `out`: both would keep the same answers.
+    """
     for one in running:
         await one.require_reachable()
-    for one, of_setting in zip(running, chosen, strict=True):
-        if cluster is None:
-            await one.run()
-            continue
-        async with workers(cluster, Predicting(given, of_setting), parallel) as crew:
-            await one.run(partial(_spread, crew, given), places=crew.places)
+    with ExitStack() as held:
+        if out is not None:
+            make_folder(out)
+            held.enter_context(alone_in(out, waits=False))
+        for one, of_setting in zip(running, chosen, strict=True):
+            if cluster is None:
+                await one.run()
+                continue
+            async with workers(cluster, Predicting(given, of_setting), parallel) as crew:
+                await one.run(partial(_spread, crew, given), places=crew.places)
 
 
 @dataclass(frozen=True)

@@ -264,8 +264,10 @@ class Collecting:
         try:
             await play_many([partial(self._play, player) for player in players], self._todo)
             is_complete = not self.failed
-            if self.failed and not self.played:
-                raise EnvironmentUnavailable(f"no episode could be played; the last failed with: {self._last}")
+            if self.failed and len(self.failed) == self.tried:
+                raise EnvironmentUnavailable(
+                    f"no episode could be played to its end; the last failed with: {self._last}"
+                )
         finally:
             order = {one.id: one.number for one in self._all} if is_complete else {}
             await self._kept.close(order)

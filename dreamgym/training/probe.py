@@ -14,8 +14,10 @@ class Evaluation(Frozen):
 
     success: Rate
     refused_share: float
-    """Share of actions that the environment answered with an error or that were not valid calls."""
+    """Share of actions that the environment answered with an error or that were not valid calls, failed episodes left
+    out."""
     mean_steps: float
+    """Steps per episode, without failed ones."""
     steps: int
     """Total number of environment steps."""
     failed: int
@@ -37,7 +39,7 @@ async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batc
     """
     outcomes: list[float | None] = []
     faults: list[str] = []
-    refused = steps = unheard = unjudged = 0
+    refused = steps = unheard = unjudged = played = 0
     for start in range(0, len(tasks), batch):
         chunk = tasks[start : start + batch]
         episodes = await player.play(
@@ -51,14 +53,16 @@ async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batc
             faults += [] if episode.error is None else [episode.error]
             unjudged += episode.error is None and episode.is_unjudged
             outcomes.append(None if episode.reward is None else float(episode.success))
-            refused += episode.refused
-            unheard += episode.unheard
             steps += len(episode.actions)
+            if episode.error is None:
+                played += len(episode.actions)
+                refused += episode.refused
+                unheard += episode.unheard
     valid = [outcome for outcome in outcomes if outcome is not None]
     return Evaluation(
         success=wilson(int(sum(valid)), len(valid)),
-        refused_share=(refused + unheard) / max(1, steps + unheard),
-        mean_steps=steps / max(1, len(tasks)),
+        refused_share=(refused + unheard) / max(1, played + unheard),
+        mean_steps=played / max(1, len(tasks) - len(faults)),
         steps=steps,
         failed=len(faults),
         fault=faults[0] if faults else None,

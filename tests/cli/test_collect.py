@@ -280,7 +280,7 @@ def test_a_collection_whose_episodes_all_fail_ends_and_says_why(dreamgym: Comman
     assert f"{HOPELESS} episodes failed one after another, the last with: InvalidInput: lamp" in err
     code, _, err = dreamgym(*collect(2), lamps="missing all")
     assert code == 1
-    assert "no episode could be played; the last failed with" in err
+    assert "no episode could be played to its end; the last failed with" in err
 
 
 def test_an_interrupt_keeps_the_finished_episodes(dreamgym: Command) -> None:
@@ -363,7 +363,7 @@ def test_a_failed_episode_is_kept_and_told_without_the_secrets_in_its_texts(
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     agent = {"agent": f"{Path('lamps.py').resolve()}:agent" if player == "agent" else player}
     code, _, err = dreamgym(*collect(2, **agent), lamps="leaks 1")
-    assert code == 0
+    assert code == 1 if player == "agent" else code == 0, "exit code 1: no episode could be played to its end"
     assert "failed: " in err
     told = Path("out.jsonl").read_text() + err
     assert {secret for secret in ("ghp_U8JZ", "mia.li", "hunter2Qq9") if secret in told} == set()

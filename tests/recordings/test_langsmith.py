@@ -154,3 +154,17 @@ def test_runs_that_are_each_others_parent_do_no_harm(tmp_path: Path) -> None:
     ring = [run("a", parent="b", trace_id=None), run("b", parent="a", trace_id=None)]
     report = imported(tmp_path, spec("find"), *ring)
     assert (report.trajectories, len(report.skipped)) == ([], 1)
+
+
+def test_a_call_whose_id_is_used_again_does_not_get_the_answer_of_the_other_call(tmp_path: Path) -> None:
+    said: list[JsonObject] = [{"role": "user", "content": "Who is Mia?"}]
+    for query, result in (("", "Error: q must not be empty"), ("Mia", "Mia Li, id 7")):
+        function: JsonObject = {"name": "find", "arguments": json.dumps({"q": query})}
+        said.append({"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": function}]})
+        said.append({"role": "tool", "tool_call_id": "call_0", "content": result})
+    model = run("m", run_type="llm", inputs={"messages": said}, outputs={})
+    failed = run("a", inputs={"q": ""}, error="q must not be empty")
+    found = run("b", inputs={"q": "Mia"}, outputs={"output": "Mia Li, id 7"})
+    steps = only(imported(tmp_path, spec("find"), ROOT, failed, found, model)).transitions
+    assert [step.result.is_error for step in steps] == [True, False]
+    assert "Mia Li" not in steps[0].result.observation

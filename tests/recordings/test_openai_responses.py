@@ -48,7 +48,9 @@ def test_the_openai_package_accepts_the_items_of_these_tests() -> None:
         TypeAdapter(ResponseInputItemParam).validate_python(item)
 
 
-@pytest.mark.parametrize("form", ["list", "input", "input and output", "a text as input", "a page", "continued"])
+@pytest.mark.parametrize(
+    "form", ["list", "input", "input and output", "a text as input", "a page", "continued", "newest first"]
+)
 def test_every_form_gives_the_same_steps_and_answer(form: str, tmp_path: Path) -> None:
     first = {"object": "response", "id": "resp_1", "input": "Who is Mia?", "output": ITEMS[1:4]}
     second = {"object": "response", "id": "resp_2", "previous_response_id": "resp_1", "input": ITEMS[4:6]}
@@ -59,6 +61,7 @@ def test_every_form_gives_the_same_steps_and_answer(form: str, tmp_path: Path) -
         "a text as input": [{"input": "Who is Mia?", "output": ITEMS[1:]}],
         "a page": [{"object": "list", "data": ITEMS, "has_more": False}],
         "continued": [first, {**second, "output": [DONE]}],
+        "newest first": [{**second, "output": [DONE]}, first],
     }
     report = imported(tmp_path, spec("find"), *documents[form])
     trajectory = only(report)
@@ -159,3 +162,9 @@ def test_chat_messages_are_left_to_their_own_format(tmp_path: Path) -> None:
     chat = [USER, {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "find", "arguments": "{}"}}]}]
     report = imported(tmp_path, spec("find"), [*chat, {"role": "tool", "tool_call_id": "a", "content": "#7"}])
     assert report.formats == {"openai": 1}
+
+
+def test_responses_that_continue_each_other_in_a_circle_are_imported_once(tmp_path: Path) -> None:
+    one = {"object": "response", "id": "1", "previous_response_id": "2", "input": "Who?", "output": ITEMS[1:4]}
+    two = {"object": "response", "id": "2", "previous_response_id": "1", "input": ITEMS[4:6], "output": [DONE]}
+    assert only(imported(tmp_path, spec("find"), one, two)).answer == "Number 7."

@@ -76,6 +76,12 @@ def test_a_reward_that_is_not_a_number_is_reported_and_the_reward_is_unknown(tmp
     ]
 
 
+def test_a_done_that_is_neither_true_nor_false_is_reported_and_ends_nothing(tmp_path: Path) -> None:
+    report = imported(tmp_path, text_spec(), {"goal": "find it", "steps": [{**STEP, "done": 1}]})
+    assert report.trajectories[0].stop_reason is StopReason.CLOSED
+    assert [one.reason for one in report.left_out] == ["its done is neither true nor false"]
+
+
 def test_an_action_may_be_a_call(tmp_path: Path) -> None:
     row: JsonObject = {**STEP, "action": {"name": "find", "arguments": {"q": 1}}}
     assert steps(only(imported(tmp_path, spec("find"), {"steps": [row]}))) == [("find", {"q": 1}, "a mug")]

@@ -148,6 +148,21 @@ async def test_an_evaluation_counts_episodes_of_unknown_reward_apart_from_failur
     assert (evaluation.success.n, evaluation.unjudged, evaluation.failed) == (3, 1, 0)
 
 
+async def test_the_figures_of_an_evaluation_leave_failed_episodes_out(lamp_spec: EnvironmentSpec) -> None:
+    lamps = iter([LampEnvironment(fails_after=0), LampEnvironment(), LampEnvironment(fails_after=0), LampEnvironment()])
+    evaluation = await evaluate(
+        TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: next(lamps)), lamp_spec.tasks[:4]
+    )
+    (whole,) = {await steps_alone(lamp_spec, task) for task in lamp_spec.tasks[1:4:2]}
+    assert (evaluation.failed, evaluation.success.n, evaluation.mean_steps) == (2, 2, whole)
+
+
+async def steps_alone(spec: EnvironmentSpec, task: Task) -> float:
+    """Mean number of steps of an evaluation of one task."""
+    player = TokenPlayer(Mute(), Mute(), spec, lambda version, group: LampEnvironment())
+    return (await evaluate(player, [task])).mean_steps
+
+
 class Seeded(LampEnvironment):
     """Notes the seeds with which it is reset."""
 

@@ -108,18 +108,28 @@ def _mcp_result(item: JsonObject) -> StepResult | None:
 
 
 def _chains(documents: Sequence[Document]) -> list[list[Document]]:
-    """The documents in groups: each response follows the one that it continues."""
-    chains: list[list[Document]] = []
-    by_last: dict[str, list[Document]] = {}
-    for document in documents:
-        fields = document.value if isinstance(document.value, dict) else {}
-        chain = by_last.pop(text(fields.get("previous_response_id")), None)
-        if chain is None:
-            chain = []
-            chains.append(chain)
-        chain.append(document)
-        if response := text(fields.get("id")):
-            by_last[response] = chain
+    """The documents in groups: each response follows the one that it continues, whatever their order in the file.
+
+    If several continue the same response, the first of them follows it, and each other one is a group of its own.
+    """
+    fields = [document.value if isinstance(document.value, dict) else {} for document in documents]
+    numbers = {response: number for number, one in enumerate(fields) if (response := text(one.get("id")))}
+    after: dict[int, int] = {}
+    for number, one in enumerate(fields):
+        before = numbers.get(text(one.get("previous_response_id")))
+        if before is not None and before != number:
+            after.setdefault(before, number)
+    continuing = set(after.values())
+    firsts = [number for number in range(len(fields)) if number not in continuing]
+    chains, seen = list[list[Document]](), set[int]()
+    for first in (*firsts, *range(len(fields))):  # those of a circle have no first one
+        at: int | None = first
+        chain: list[Document] = []
+        while at is not None and at not in seen:
+            seen.add(at)
+            chain.append(documents[at])
+            at = after.get(at)
+        chains += [chain] if chain else []
     return chains
 
 

@@ -75,12 +75,15 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
                 readable = False
                 left_out.append(Skipped(f"{where}, step {index}", "its reward is not a finite number"))
             done = row.get("done") is True
+            if not isinstance(row.get("done", False), bool | None):
+                left_out.append(Skipped(f"{where}, step {index}", "its done is neither true nor false"))
     # a step that ends the task has a known reward; without a reward, the end must stay open
     is_rated = readable and any(reward is not None for reward in rewards)
     if done and is_rated:
         ended = steps[-1].result.model_copy(update={"terminated": True})
         steps[-1] = ImportedStep(steps[-1].action, ended)
     summary = fields.get("summary")
+    final = number(summary.get("max_reward")) if isinstance(summary, dict) else None
     opening = string(fields.get("initial_observation"))
     instruction = next((string(fields[name]) for name in _INSTRUCTIONS if fields.get(name)), opening)
     return ImportedEpisode(
@@ -89,7 +92,7 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
         opening=opening or None,
         steps=tuple(steps),
         stop_reason=StopReason.TERMINATED if done and is_rated else StopReason.CLOSED,
-        final_reward=number(summary.get("max_reward")) if isinstance(summary, dict) else None,
+        final_reward=final,
         metadata={name: value for name, value in fields.items() if _describes(name, value)},
         left_out=tuple(left_out),
     )

@@ -90,10 +90,12 @@ def _read_by_agent(
 ) -> Iterator[StepResult | None]:
     """For each call, the result in the conversation; None if there is none, or if it is not certain which one it is.
 
-    Results are found by the id of the call. Without an id they are found in order, if the trace and the conversation
-    have the same call equally often.
+    Results are found by the id of the call. Without an id, or with one that is used again, they are found in order, if
+    the trace and the conversation have the same call equally often.
     """
-    by_id = {answer.id: answer.result for message in conversation for answer in message.answers if answer.id}
+    answers = [answer for message in conversation for answer in message.answers if answer.id]
+    used = Counter(answer.id for answer in answers)
+    by_id = {answer.id: answer.result for answer in answers if used[answer.id] == 1}
     alike: dict[str, list[StepResult]] = {}
     for step in told.steps:
         if isinstance(step.action, ToolCall):

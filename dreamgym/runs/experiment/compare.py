@@ -9,13 +9,14 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.files import make_folder, write_whole
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.apart import check_apart
@@ -84,6 +85,8 @@ def compare(
     folder = run_folder(file, out)
     make_folder(folder)
     agree(plan, folder)
+    if find_spec("matplotlib") is None:
+        say(str(MissingPackage("the picture of the results", "report")))
     with ExitStack() as opened:
         given = opened.enter_context(prepared_seeds(plan, folder))
         check_seeds(plan, given, folder)
@@ -106,7 +109,8 @@ def compare(
                 text = report(published)
                 (folder / f"{file.stem}.json").write_text(published.model_dump_json(indent=1) + "\n", encoding="utf-8")
                 (folder / f"{file.stem}.md").write_text(text, encoding="utf-8")
-                plot(published, folder / f"{file.stem}.png")
+                with suppress(MissingPackage):  # it was said at the start
+                    plot(published, folder / f"{file.stem}.png")
         except KeyboardInterrupt:
             running = "stop after their update" if cluster is None else "begin again"
             say(f"no more arms start, and running ones {running}; the same command continues from there")

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from dreamgym.errors import MissingPackage
 from dreamgym.evaluation.rates import ROUNDING, Rate, mean_over_seeds, paired_difference, shares
 from dreamgym.runs.experiment.plan import Plan
 from dreamgym.runs.experiment.running import SEEDS_TRIED, Result, best_rate, probed
@@ -229,9 +230,16 @@ def area_under(curve: Sequence[tuple[int, float]]) -> float | None:
 
 
 def plot(published: Published, file: Path) -> None:
-    """Success of every arm, its interval and its seeds; beside it, in the same colours, the curves of real probes."""
+    """Success of every arm, its interval and its seeds; beside it, in the same colours, the curves of real probes.
+
+    Raises:
+        MissingPackage: matplotlib is not installed.
+    """
     plan, results = published.plan, published.by_arm
-    import matplotlib as mpl
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise MissingPackage("the picture", "report") from error
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
