@@ -157,14 +157,14 @@ def test_runs_that_are_each_others_parent_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_a_call_whose_id_is_used_again_does_not_get_the_answer_of_the_other_call(tmp_path: Path) -> None:
-    said: list[JsonObject] = [{"role": "user", "content": "Who is Mia?"}]
+    from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage, messages_to_dict
+
+    said: list[AnyMessage] = [HumanMessage("Who is Mia?")]
     for query, result in (("", "Error: q must not be empty"), ("Mia", "Mia Li, id 7")):
-        function: JsonObject = {"name": "find", "arguments": json.dumps({"q": query})}
-        said.append({"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": function}]})
-        said.append({"role": "tool", "tool_call_id": "call_0", "content": result})
-    model = run("m", run_type="llm", inputs={"messages": said}, outputs={})
-    failed = run("a", inputs={"q": ""}, error="q must not be empty")
-    found = run("b", inputs={"q": "Mia"}, outputs={"output": "Mia Li, id 7"})
+        said += [AIMessage("", tool_calls=[{"name": "find", "args": {"q": query}, "id": "call_0"}])]
+        said += [ToolMessage(result, tool_call_id="call_0")]
+    model = run("z", "llm", inputs={"messages": [messages_to_dict(said)]}, outputs=None)
+    failed = run("a", inputs={"q": ""}, outputs=None, error="q must not be empty", extra={"tool_call_id": "call_0"})
+    found = run("b", inputs={"q": "Mia"}, outputs={"output": "Mia Li, id 7"}, extra={"tool_call_id": "call_0"})
     steps = only(imported(tmp_path, spec("find"), ROOT, failed, found, model)).transitions
-    assert [step.result.is_error for step in steps] == [True, False]
-    assert "Mia Li" not in steps[0].result.observation
+    assert [step.result.observation for step in steps] == ["Error: q must not be empty", "Mia Li, id 7"]

@@ -180,11 +180,11 @@ def test_two_users_share_the_server_of_a_folder_if_one_of_them_reaches_it_throug
 
 
 def test_the_folder_of_a_database_may_have_commas_and_quotes_in_its_name(folder: Path) -> None:
-    named = folder / 'lr=1e-3, "last"'
-    named.mkdir()
+    named = folder.with_name(f'{folder.name}, "last"')
     server = EmbeddedServer.start(named)
     assert status(named).running
     server.release()
+    shutil.rmtree(named)
 
 
 def test_a_socket_folder_that_is_a_link_is_refused(folder: Path) -> None:
