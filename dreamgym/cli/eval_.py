@@ -32,7 +32,7 @@ def evaluate(
     seed: Seed = 0,
     cluster: Cluster = None,
 ) -> None:
-    """Play tasks with a trained policy and count successes.
+    """Play tasks with a trained policy and count successes. Exit code 1 if no episode counts.
 
     Example: dreamgym eval coin --policy runs/coin/policy --against real --split test --episodes 500 --json
     """

@@ -122,7 +122,7 @@ def test_the_success_of_a_policy_whose_episodes_all_failed_is_unknown(
     (tmp_path / "down.py").write_text(DOWN)
     env = f"{tmp_path / 'down.py'}:Down"
     code, out, err = dreamgym("eval", env, "--policy", str(policy), "--against", "real")
-    assert code == 0, err
+    assert code == 1, err
     assert out.splitlines()[0] == f"success unknown over 0 episodes of {env} (real, test)"
     assert "1 episodes failed because of the environment and are not counted: EnvironmentUnavailable: the server" in out
 
@@ -134,7 +134,7 @@ def test_an_error_of_a_real_environment_fails_its_episode_and_is_redacted(
     rules = crash.replace("from dreamgym.errors", "from dreamgym.redaction import RedactionRules\nfrom dreamgym.errors")
     (tmp_path / "down.py").write_text(rules.replace('name="down"', 'name="down", redact=RedactionRules()'))
     code, out, err = dreamgym("eval", f"{tmp_path / 'down.py'}:Down", "--policy", str(policy), "--against", "real")
-    assert code == 0, err
+    assert code == 1, err
     assert "1 episodes failed because of the environment and are not counted: KeyError: " in out
     assert "ada.byron" not in out + err
 
