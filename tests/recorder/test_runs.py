@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from dreamgym_server.recorder.http_to_http import until_left
@@ -68,6 +69,9 @@ async def hanging_server(hangs: asyncio.Event, *, streams: bool) -> AsyncIterato
         asked = await request.json()
         if "id" not in asked:
             return Response(status_code=202)
+        if asked["method"] == "initialize":
+            begun = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {}})
+            return Response(begun, headers={"mcp-session-id": str(uuid4())})
         if asked["params"]["name"] == "count":
             return Response(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": []}}))
 
@@ -93,8 +97,7 @@ async def test_a_cancelled_call_ends_and_does_not_keep_its_run_open(front: str, 
         upstream = ODD if front == "stdio" else await stack.enter_async_context(http)
         recorder = await stack.enter_async_context(recording(upstream, tmp_path, idle_s=300, clock=clock))
         client = recorder.client()
-        if front == "stdio":
-            await client.shake_hands()
+        await client.shake_hands()
         hanging = asyncio.create_task(client.post(call("hang", 1)))
         if front == "stdio":
             for number in range(2, 5):  # the server takes one call after the other
@@ -107,12 +110,25 @@ async def test_a_cancelled_call_ends_and_does_not_keep_its_run_open(front: str, 
         async with recorder.http.get(recorder.url):  # by its answer, the request before it is over
             clock.now += 301
         other = recorder.client()
-        if front == "stdio":
-            await other.shake_hands()
+        await other.shake_hands()
         await other.ask(call("count", 1))
         runs = await recorder.seen()
         assert len(runs) == 2
         assert recorder.losses(runs[0]) == ["tools/call 'hang' has no answer: the agent cancelled it"]
+
+
+async def test_a_cancellation_does_not_end_the_request_of_an_agent_with_another_session_or_none(tmp_path: Path) -> None:
+    hangs = asyncio.Event()
+    async with hanging_server(hangs, streams=False) as url, recording(url, tmp_path) as recorder:
+        alone, *others = recorder.client(), recorder.client(), recorder.client()
+        await others[0].shake_hands()
+        hanging = asyncio.create_task(alone.post(call("hang", 1)))
+        await hangs.wait()
+        for other in others:
+            await other.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+        await alone.ask(call("count", 2))
+        assert not hanging.done()
+        hanging.cancel()
 
 
 async def test_a_run_that_begins_in_the_process_of_an_earlier_run_is_named(tmp_path: Path) -> None:

@@ -146,8 +146,12 @@ class ReverseProxy:
         self._stopped.set()
 
     def _end_cancelled(self, notice: _Visit) -> None:
-        """End the request that a notification cancels: servers do not answer it, and its run would never be idle."""
-        if b"notifications/cancelled" in notice.body and (named := notice.cancels()) is not None:
+        """End the request that a notification cancels: servers do not answer it, and its run would never be idle.
+
+        Without a session, another agent may have a request of this id; agents then close their request to cancel it.
+        """
+        is_notice = notice.has_session and b"notifications/cancelled" in notice.body
+        if is_notice and (named := notice.cancels()) is not None:
             for visit in self._visits:
                 if visit.session == notice.session and visit.asks(named):
                     visit.cancelled.set()
