@@ -415,6 +415,7 @@ class Meter:
             if call.is_free:
                 self._ledger.settle(reserved, None)
             else:
+                # an answer without usage, such as an empty one, counts as the most that it can have cost
                 held = 0.0 if is_told or self._limit is None or self._limit.unit == "calls" else reserved
                 self._ledger.settle(reserved, self._bill(call.used), held=held)
         if not is_told and not call.is_free and not self._is_known:
@@ -424,7 +425,6 @@ class Meter:
             )
             raise self._ledger.refuse(self._silence)
         self._is_known = self._is_known or is_told
-        # an answer without usage after one with it, such as an empty one, counts as the most that it can have cost
 
     async def _reserve(self, room: TokenUsage) -> float:
         """Wait until the budget has room for a request, and return the reserved amount. Raises BudgetSpent."""
