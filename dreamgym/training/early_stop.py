@@ -70,15 +70,15 @@ class RealProbes:
     def best(self) -> int:
         """Update of the probe with the highest success; of equal probes, the later one.
 
-        Two probes are compared on the tasks whose outcome both know. A probe that knows half of them or fewer is not
-        better than one that knows more.
+        Two probes are compared on the tasks whose outcome both know, if these are more than half of those that either
+        knows. Otherwise a probe replaces one that knows less than half as many.
         """
         best, before_N = self._probes[0]
         for update, after_N in self._probes[1:]:
             pairs = [(a, b) for a, b in zip(before_N, after_N, strict=True) if a is not None and b is not None]
-            is_known = 2 * len(pairs) > len(after_N)
+            is_known = 2 * len(pairs) > max(_known(before_N), _known(after_N))
             is_better = is_known and math.fsum(b for _, b in pairs) >= math.fsum(a for a, _ in pairs)
-            if is_better or 2 * _known(before_N) <= len(before_N) < 2 * _known(after_N):
+            if is_better or 2 * _known(before_N) < _known(after_N):
                 best, before_N = update, after_N
         return best
 

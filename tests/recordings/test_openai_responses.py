@@ -168,3 +168,10 @@ def test_responses_that_continue_each_other_in_a_circle_are_imported_once(tmp_pa
     one = {"object": "response", "id": "1", "previous_response_id": "2", "input": "Who?", "output": ITEMS[1:4]}
     two = {"object": "response", "id": "2", "previous_response_id": "1", "input": ITEMS[4:6], "output": [DONE]}
     assert only(imported(tmp_path, spec("find"), one, two)).answer == "Number 7."
+
+
+def test_a_log_that_was_exported_twice_gives_the_same_conversation_twice(tmp_path: Path) -> None:
+    one = {"object": "response", "id": "1", "input": "Who is Mia?", "output": ITEMS[1:4]}
+    two = {"object": "response", "id": "2", "previous_response_id": "1", "input": ITEMS[4:6], "output": [DONE]}
+    report = imported(tmp_path, spec("find"), one, two, one, two)
+    assert (len(report.trajectories), report.repeated, report.skipped) == (1, 1, [])

@@ -66,6 +66,14 @@ def test_a_probe_is_compared_with_an_earlier_one_on_the_tasks_that_both_know() -
     assert probes.best == 0, "its mean is lower only because the tasks that failed are hard"
 
 
+def test_tasks_that_nothing_decides_in_any_probe_do_not_count() -> None:
+    probes = RealProbes(planned=3)
+    probes.add(0, [0.0] * 4 + [None] * 4)
+    probes.add(25, [1.0, 1.0, 1.0, 0.0] + [None] * 4)
+    probes.add(50, [1.0] * 4 + [None] * 4)
+    assert probes.best == 50
+
+
 def test_the_first_probe_with_known_outcomes_is_better_than_one_that_failed() -> None:
     probes = RealProbes(planned=3)
     probes.add(0, [None] * 4)

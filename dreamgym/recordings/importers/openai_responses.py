@@ -110,19 +110,30 @@ def _mcp_result(item: JsonObject) -> StepResult | None:
 def _chains(documents: Sequence[Document]) -> list[list[Document]]:
     """The documents in groups: each response follows the one that it continues, whatever their order in the file.
 
-    If several continue the same response, the first of them follows it, and each other one is a group of its own.
+    If several continue the same response, the first of them follows it, and each other one is a group of its own. If
+    several have the same id, the nearest one before the response is continued.
     """
-    fields = [document.value if isinstance(document.value, dict) else {} for document in documents]
-    numbers = {response: number for number, one in enumerate(fields) if (response := text(one.get("id")))}
     after: dict[int, int] = {}
-    for number, one in enumerate(fields):
-        before = numbers.get(text(one.get("previous_response_id")))
-        if before is not None and before != number:
-            after.setdefault(before, number)
+    open_: dict[str, list[int]] = {}
+    """The responses that nothing continues yet, by id."""
+    early: list[tuple[str, int]] = []
+    """The responses that no earlier one precedes, each with the id that it continues."""
+    for number, document in enumerate(documents):
+        fields = document.value if isinstance(document.value, dict) else {}
+        if before := text(fields.get("previous_response_id")):
+            if open_.get(before):
+                after[open_[before].pop()] = number
+            else:
+                early.append((before, number))
+        if response := text(fields.get("id")):
+            open_.setdefault(response, []).append(number)
+    for before, number in early:
+        if open_.get(before) and open_[before][-1] != number:
+            after[open_[before].pop()] = number
     continuing = set(after.values())
-    firsts = [number for number in range(len(fields)) if number not in continuing]
+    firsts = [number for number in range(len(documents)) if number not in continuing]
     chains, seen = list[list[Document]](), set[int]()
-    for first in (*firsts, *range(len(fields))):  # those of a circle have no first one
+    for first in (*firsts, *range(len(documents))):  # those of a circle have no first one
         at: int | None = first
         chain: list[Document] = []
         while at is not None and at not in seen:

@@ -231,8 +231,9 @@ class OpenAIModel:
             except TimeoutError:
                 raise Busy(self._too_slow) from None
             except openai.APIStatusError as error:
-                call.is_free = error.status_code in UNBILLED
-                if (written := _faulty_answer(error)) is not None:
+                written = _faulty_answer(error)
+                call.is_free = error.status_code in UNBILLED and written is None
+                if written is not None:
                     return EndpointAnswer(Completion(text=written), 0, error.response.headers)
                 raise self._sorted(error) from None
             except openai.APIConnectionError as error:  # includes timeouts

@@ -127,7 +127,9 @@ class Wire:
                 return
             message = {**message, "params": {**params, "requestId": number}}
             # servers do not answer a cancelled request; without an end its run would never be idle
-            self._asked[number].out.put_nowait((b"", True))
+            asked = self._asked[number]
+            asked.left = True
+            asked.out.put_nowait((b"", True))
         self.child.send(run, _line(message))
 
     def listen(self, session: str) -> asyncio.Queue[Line]:

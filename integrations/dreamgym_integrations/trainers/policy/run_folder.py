@@ -125,10 +125,12 @@ def complete(checkpoint: Path, curriculum: JsonObject) -> None:
 
 
 def keep_only(folder: Path, name: str) -> None:
-    """Delete the folders in `folder`, except the one of this name."""
+    """Delete everything in `folder`, except what has this name."""
     for other in folder.iterdir():
-        if other.name != name:
+        if other.name != name and other.is_dir():
             shutil.rmtree(other)
+        elif other.name != name:
+            other.unlink()
 
 
 def first_curriculum(out: Path, curriculum: JsonObject, *, resume: bool) -> JsonObject:
