@@ -11,6 +11,8 @@ The first of these that applies decides:
    tier of another package is not.
 4. The judge, if the model claims nothing, but similar recorded steps ended their tasks.
 
+In a world that was left out of a dream of objects because its recordings contradict each other, only a judge decides.
+
 If none can decide, the end is open: the episode goes on, and its reward is unknown unless it ends later. But a step
 that certainly ended its episode, and of which only the success is unknown, still ends it.
 """
@@ -30,8 +32,16 @@ from dreamgym.types import Provenance, Task, Tier, TokenUsage, ToolCall, Transit
 logger = logging.getLogger(__name__)
 
 
-async def ended(query: Query, prediction: Prediction, model: ExperienceModel) -> Prediction:
+async def ended(
+    query: Query, prediction: Prediction, model: ExperienceModel, *, is_left_out: bool = False
+) -> Prediction:
     """The prediction with its end and its success decided.
+
+    Args:
+        query: the step that was predicted.
+        prediction: what a tier answered.
+        model: the experience model; asked for a verdict if it can judge.
+        is_left_out: the recordings of this world contradict each other, so that only a judge decides on a success.
 
     Raises:
         PredictionError: the judge cannot be reached. If the judge's answer is malformed, the end is open instead.
@@ -45,6 +55,7 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
     is_doubtful = checked is True and (
         is_unbounded(query.history, prediction.provenance) or needs_invented_answers(query.task, state, told)
     )
+    is_doubtful |= is_left_out and checked is None and prediction.success
     is_claimed = prediction.success and not prediction.provenance.exact
     is_asked = is_claimed or is_doubtful or (checked is None and _may_have_ended(query, prediction))
     if is_asked and isinstance(model, Judge):  # in this order: `isinstance` on a protocol takes 20 microseconds

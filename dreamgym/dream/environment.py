@@ -24,7 +24,7 @@ from dreamgym.dream.ending import ended
 from dreamgym.dream.fitted import FittedModel
 from dreamgym.dream.mapped import MappedEpisode, MappedTier, mapped_worlds
 from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query, StepTier
-from dreamgym.dream.objects import OBJECTS
+from dreamgym.dream.objects import OBJECTS, ObjectWorlds
 from dreamgym.dream.recorded import RecordedTier
 from dreamgym.dream.refused import RefusedTier
 from dreamgym.dream.synthesized import SynthesizedTier
@@ -97,6 +97,7 @@ class DreamEnvironment:
         self._min_confidence = min_confidence
         self._has_objects = not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}
         self._objects: MappedEpisode | None = None
+        self._is_left_out = False
         self._is_resumed = False
         self._task: Task | None = None
         self._seed = 0
@@ -135,6 +136,7 @@ class DreamEnvironment:
         """The episode in its dream of objects or pages, after the steps so far; None if there is no such dream."""
         known = await mapped_worlds(self._spec, self._buffer) if self._has_objects else None
         self._is_resumed = False
+        self._is_left_out = isinstance(known, ObjectWorlds) and known.is_left_out(task)
         episode = None if known is None else known.episode(task)
         return episode if episode is not None and episode.resume(self._transitions) else None
 
@@ -169,7 +171,7 @@ class DreamEnvironment:
                     return self._remember(action, self._state(task), prediction, over)
         if not isinstance(tier, MappedTier):
             if self._objects is None or not self._objects.decides_ends:
-                prediction = await ended(query, prediction, self._model)
+                prediction = await ended(query, prediction, self._model, is_left_out=self._is_left_out)
             if self._objects is not None:
                 prediction = self._objects.read(action, prediction)
         return self._remember(action, self._state(task), prediction, _with_recorded_fields(query, _result(prediction)))

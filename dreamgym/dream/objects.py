@@ -44,7 +44,7 @@ class ObjectWorlds:
         reader: the environment's reader.
         goals: the environment's goals; None: only a task with a check of its own is played.
         rules: what each tool does.
-        worlds: the recorded worlds by their id.
+        worlds: the recorded worlds by their id, with those of their recorded steps that no rule answers.
     """
 
     reader: Reader
@@ -65,12 +65,17 @@ class ObjectWorlds:
         rules = learn_rules(steps, reader.schema)
         for fact in missing_facts(steps, rules, reader.schema):
             worlds[fact.world] = replace(worlds[fact.world], start=_with_fact(worlds[fact.world].start, fact))
-        return cls(reader, goals, rules, {name: replace(world, steps=()) for name, world in worlds.items()})
+        return cls(reader, goals, rules, {name: _with_steps(world, rules) for name, world in worlds.items()})
 
     @cached_property
     def shown(self) -> tuple[JsonObject, ...]:
         """States that the recordings show: the start of each world, and how its episodes ended."""
         return tuple(state for world in self.worlds.values() for state in (world.start, *world.ends))
+
+    def is_left_out(self, task: Task) -> bool:
+        """True if the recordings of the task's world contradict each other."""
+        world = self.worlds.get(task.world)
+        return world is not None and world.fault is not None
 
     def episode(self, task: Task) -> ObjectEpisode | None:
         """A new episode of a task; None if the task cannot be played.
@@ -91,6 +96,12 @@ class ObjectWorlds:
                 "task %r has no reward: no state of its recorded world shows that it is accomplished", task.id
             )
         return ObjectEpisode(self, task, world, check)
+
+
+def _with_steps(world: KnownWorld, rules: ObjectRules) -> KnownWorld:
+    """The world without the recorded steps that the rules answer or that changed nothing."""
+    steps = (step for step in world.steps if step.after is not step.before)
+    return replace(world, steps=tuple(s for s in steps if rules.run(s.tool, s.before, s.arguments) is None))
 
 
 def _with_fact(start: JsonObject, fact: MissingFact) -> JsonObject:
@@ -123,11 +134,12 @@ class ObjectEpisode:
         self._known = known
         self._start = world.start
         self._world = task.world
+        self._recorded = world.steps
         self._instruction = task.instruction
         self.state = world.start
         """All that is known of the world now; it must not be changed in place."""
-        self.rests_on_model = False
-        """True if a language model's answer changed the state."""
+        self.rests_on_other_tiers = False
+        """True if an answer that no rule gave changed the state as no recording shows it."""
         self._check = check
 
     def resume(self, transitions: Sequence[Transition]) -> bool:
@@ -140,7 +152,7 @@ class ObjectEpisode:
             return False
         for step in transitions[0 if dreamed is None else dreamed + 1 :]:
             self.state = self._after(step.action, step.result)
-        self.rests_on_model = any(step.provenance.unbounded for step in transitions)
+        self.rests_on_other_tiers = any(step.provenance.unbounded for step in transitions)
         return True
 
     def _restore(self, told: JsonValue) -> bool:
@@ -197,7 +209,7 @@ class ObjectEpisode:
         is_changed = result.after is not self.state
         self.state = result.after
         is_met = is_changed and self.is_accomplished
-        is_won = is_met and not self.rests_on_model
+        is_won = is_met and not self.rests_on_other_tiers
         return Prediction(
             observation=observation,
             next_state=words if result.is_error else observation,
@@ -220,19 +232,29 @@ class ObjectEpisode:
     def read(self, action: ToolCall, prediction: Prediction) -> Prediction:
         """Read the answer of another tier into the state; return the prediction with its end decided by the check.
 
-        If an answer that the experience model did not find recorded changed the state, a success is open: a language
-        model can be talked into facts, and `nearest` replaces words.
+        If such an answer changed the state, a success is open: a language model can be talked into facts, `nearest`
+        replaces words, and a recorded answer is repeated after the same last words, whatever the state says. It is not
+        open if this very change of this very state is recorded.
         """
         before = self.state
         self.state = self._after(action, StepResult(observation=prediction.observation, is_error=prediction.is_error))
-        is_doubtful = self.state is not before and prediction.provenance.tier in {Tier.MODEL, Tier.CACHE}
-        self.rests_on_model = self.rests_on_model or is_doubtful
+        is_doubtful = self.state is not before and not self._is_recorded(self._known.reader.call(action), before)
+        self.rests_on_other_tiers = self.rests_on_other_tiers or is_doubtful
         prediction = prediction.model_copy(update={"success": False, "terminated": False})
         is_won = self.state is not before and self.is_accomplished
-        if self._check is None or (is_won and self.rests_on_model):
+        if self._check is None or (is_won and self.rests_on_other_tiers):
             return prediction.noted(open_end=True, unbounded=is_doubtful)
         return prediction.noted(checked=is_won, open_end=False, unbounded=is_doubtful).model_copy(
             update={"success": is_won, "terminated": is_won}
+        )
+
+    def _is_recorded(self, call: ToolCall, before: JsonObject) -> bool:
+        """True if a recording shows that the call led from that state to this one."""
+        return any(
+            (step.tool, step.arguments) == (call.name, call.arguments)
+            and step.before == before
+            and step.after == self.state
+            for step in self._recorded
         )
 
 

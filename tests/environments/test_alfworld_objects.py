@@ -24,7 +24,7 @@ from dreamgym.errors import StoreError
 from dreamgym.replay.buffer import GROUNDED, Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.state import as_object
-from dreamgym.types import Source, StepResult, Tier, Trajectory
+from dreamgym.types import Source, StepResult, StopReason, Task, Tier, Trajectory, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -139,6 +139,19 @@ async def test_a_room_whose_recordings_contradict_each_other_is_named_and_left_o
     assert await tier_of_look(dream) is not Tier.EFFECTS
     await dream.reset(other)
     assert await tier_of_look(dream) is Tier.EFFECTS
+
+
+async def test_a_success_is_open_in_a_room_whose_recordings_contradict_each_other() -> None:
+    closed = "go to drawer 1", "You arrive at drawer 1. The drawer 1 is closed."
+    opened = "go to drawer 1", "You arrive at drawer 1. The drawer 1 is open. In it, you see nothing."
+    won = told("won", TO_DESK, TAKE, TO_SHELF, MOVE)
+    dream = await dream_of([won, told("one version", TO_SHELF, closed), told("another version", opened)])
+    await dream.reset(HALL)
+    for command, _ in (TO_SHELF, MOVE):
+        result = await dream.step(act(command))
+    last = dream.transitions[-1].provenance
+    assert (result.observation, last.tier) == (MOVE[1], Tier.RECORDED)
+    assert (result.reward, result.terminated, last.open_end) == (0.0, False, True)
 
 
 class CountingBuffer(MemoryBuffer):
@@ -281,3 +294,52 @@ async def test_a_door_that_was_opened_before_it_was_seen_closed_is_closed_at_the
     world = ObjectWorlds.of([opened, *recorded], real.reader, real.goals).worlds[task.world]
     assert world.fault is None
     assert as_object(as_object(world.start["places"])["drawer 2"])["open"] is False
+
+
+HALL = Task(
+    id="hall",
+    env="alfworld",
+    instruction="Your task is to: put a mug in shelf.",
+    initial_state=(
+        "You are in the middle of a room. Looking quickly around you, you see a desk 1, a drawer 1, and a shelf 1."
+    ),
+)
+TO_DESK = "go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 1, and a pen 1."
+TAKE = "take mug 1 from desk 1", "You pick up the mug 1 from the desk 1."
+TO_SHELF = "go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see nothing."
+MOVE = "move mug 1 to shelf 1", "You move the mug 1 to the shelf 1."
+
+
+def told(identity: str, *steps: tuple[str, str]) -> Trajectory:
+    """A recording of the hall; the task is accomplished by the move."""
+    results = [
+        (act(command), StepResult(observation=words, reward=float(is_over), terminated=is_over))
+        for command, words in steps
+        for is_over in [command == MOVE[0]]
+    ]
+    assert HALL.initial_state is not None
+    return Trajectory(
+        id=identity,
+        task=HALL,
+        world=HALL.world,
+        transitions=Transition.chain(HALL.initial_state, results),
+        source=Source.REAL,
+        stop_reason=StopReason.TERMINATED if results[-1][1].terminated else StopReason.FINISHED,
+    )
+
+
+@pytest.mark.parametrize(
+    ("commands", "is_won"),
+    [((TO_DESK, TAKE, TO_SHELF, MOVE), True), ((TO_SHELF, MOVE), False)],
+    ids=["the thing is held", "the thing is still on the desk"],
+)
+async def test_a_success_that_was_recorded_once_is_one_only_from_the_state_in_which_it_was_recorded(
+    commands: Sequence[tuple[str, str]], is_won: bool
+) -> None:
+    dream = await dream_of([told("won", TO_DESK, TAKE, TO_SHELF, MOVE), told("looked around", TO_SHELF, TO_DESK)])
+    await dream.reset(HALL)
+    for command, _ in commands:
+        result = await dream.step(act(command))
+    assert (result.observation, dream.transitions[-1].provenance.tier) == (MOVE[1], Tier.RECORDED)
+    assert (result.reward, result.terminated) == (float(is_won), is_won)
+    assert dream.transitions[-1].provenance.open_end is not is_won
