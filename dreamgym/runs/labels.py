@@ -73,6 +73,8 @@ def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
             raise InvalidInput(f"{file}, line {before + 1}: {error}") from error
         if said:
             notes[run] = said
+    if not notes:
+        raise InvalidInput(f"{file}: expected at least one line that labels a run, got none")
     return notes
 
 

@@ -14,7 +14,7 @@ from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.replay.ranking import Candidate, rank
 from dreamgym.testing.replay import ENV, check_replay_buffer, sample_retrieval, sample_trajectory, sample_transition
-from dreamgym.types import Source, Task, Trajectory, Transition
+from dreamgym.types import Source, Task, ToolCall, Trajectory, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +53,19 @@ async def test_a_recording_without_a_task_adds_none_to_the_tasks(store: Store) -
         await buffer.add([recording])
         await buffer.upsert([walk, recording])
         assert await buffer.tasks(ENV) == (walk.task,), "a start or more metadata makes it one"
+
+
+async def test_a_trajectory_is_replaced_by_one_that_differs_by_1_and_true(store: Store) -> None:
+    one, true = (
+        sample_trajectory("walk", sample_transition("kitchen", "north", "hall").model_copy(update={"action": action}))
+        for action in (ToolCall(name="go", arguments={"fast": fast}) for fast in (1, True))
+    )
+    for buffer in (MemoryBuffer(TrigramEncoder()), store.buffer):
+        await buffer.add([one])
+        assert await buffer.upsert([one]) == Upserted(new=0, changed=())
+        assert await buffer.upsert([true]) == Upserted(new=0, changed=("walk",))
+        (stored,) = await buffer.trajectories(ENV)
+        assert stored.transitions[0].action.arguments["fast"] is True
 
 
 async def test_tasks_stand_in_the_order_in_which_they_first_came(store: Store) -> None:
@@ -167,7 +180,7 @@ async def test_a_buffer_with_changed_trajectories_answers_as_one_that_was_filled
     new = [made(number, edits.get(number, play)) for number, play in enumerate(plays)]
     at_once, memory = MemoryBuffer(TrigramEncoder()), MemoryBuffer(TrigramEncoder())
     await at_once.add(new)
-    changed = [after.id for before, after in zip(old, new, strict=True) if before != after]
+    changed = [after.id for before, after in zip(old, new, strict=True) if before.digest() != after.digest()]
     for buffer in (memory, store.buffer):
         await buffer.add(old)
         assert await buffer.upsert(new) == Upserted(new=0, changed=tuple(changed))

@@ -307,7 +307,9 @@ class MemoryBuffer:
         changed = []
         for trajectory in trajectories:
             environment = self._environments[trajectory.task.env]
-            if environment.trajectories.get(trajectory.id, trajectory) != trajectory:
+            stored = environment.trajectories.get(trajectory.id)
+            # by their JSON: in Python 1 and true are equal
+            if stored is not None and stored is not trajectory and stored.digest() != trajectory.digest():
                 environment.replace(trajectory)
                 changed.append(trajectory.id)
         return Upserted(new=await self.add(trajectories), changed=tuple(changed))

@@ -116,8 +116,8 @@ class LiteLLMModel:
                         model=self.name, timeout=REQUEST_S, num_retries=0, max_retries=0, **request
                     )
             except Exception as error:  # noqa: BLE001
-                is_unsent = unsent(error) is not None or _is_overload(error)
-                call.is_free = getattr(error, "status_code", None) in UNBILLED or is_unsent
+                is_refused = getattr(error, "status_code", None) in UNBILLED or _is_overload(error)
+                call.is_free = is_refused or unsent(error) is not None
                 raise self._sorted(error) from None
             if not getattr(found, "choices", None):
                 raise Unreadable("failed: it answered without a choice")

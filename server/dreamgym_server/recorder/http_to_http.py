@@ -286,8 +286,9 @@ class _Visit:
         """The id of the request that this notification cancels; None if it is no such notification."""
         message = _object(self.body)
         params = message.get("params")
-        is_notice = message.get("method") == "notifications/cancelled" and isinstance(params, dict)
-        return params.get("requestId") if is_notice and isinstance(params, dict) else None
+        if message.get("method") != "notifications/cancelled" or not isinstance(params, dict):
+            return None
+        return params.get("requestId")
 
     def _end(self, reason: str, *, may_resume: bool) -> None:
         self._tape.put(Ended(self._run, self._id, reason, now(), may_resume))
