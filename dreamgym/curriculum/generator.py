@@ -22,6 +22,7 @@ from pydantic import JsonValue
 
 from dreamgym.dream.prompt import as_data
 from dreamgym.dream.questions import Answer, Form, ask
+from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, PredictionError
 from dreamgym.llm import LLM, Message
@@ -223,8 +224,14 @@ def _has_same_words(task: Task, known: Task) -> bool:
 
 
 def _other_starts(worlds: RecordedWorlds, parent: Task, max_steps: int) -> list[str]:
-    """The recorded starts from which the parent can be solved, without its own."""
-    return sorted(worlds.starts(parent, max_steps).keys() - {parent.initial_state or ""})
+    """The recorded starts from which the parent can be solved, without its own and those where it is accomplished.
+
+    There are none if its check wants answers: some were given on the way to the other start.
+    """
+    if parent.metadata.get("answers"):
+        return []
+    starts = worlds.starts(parent, max_steps).keys() - {parent.initial_state or ""}
+    return sorted(start for start in starts if accomplished(parent, start) is not True)
 
 
 def _well_defined(task: Task) -> bool:

@@ -184,9 +184,7 @@ async def closed_loop(
         keep(f"closed loop/{name}", one.real)
         if one.replayed is not one.real:
             keep(f"replay/{name}", one.replayed)
-    ends_itself = spec.is_text or any(
-        step.result.terminated for one in bouts for step in (*one.real.transitions, *one.replayed.transitions)
-    )
+    ends_itself = spec.is_over_when_done or (spec.ends_itself is None and any(map(_has_ended, bouts)))
     played = [(one, _outcome(one, ends_itself=ends_itself)) for one in bouts]
     decided = {out.task for _, out in played if out.real is not None or out.replayed is not None}
     counted = [(one, out) for one, out in played if out.task in decided]
@@ -207,6 +205,11 @@ async def closed_loop(
         ),
         play_along=_play_along([pair for pair in counted if pair[0].player.bad], seed=seed),
     )
+
+
+def _has_ended(bout: Bout) -> bool:
+    """True if the real environment ended an episode."""
+    return any(step.result.terminated for step in (*bout.real.transitions, *bout.replayed.transitions))
 
 
 def _outcome(bout: Bout, *, ends_itself: bool) -> TaskOutcome:

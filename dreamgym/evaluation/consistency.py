@@ -99,9 +99,12 @@ async def consistency(
     for dream, real in played:
         steps = answered_steps(dream)
         writes_before = [0, *accumulate(_is_write(step, reads) for step in steps)]
+        answers: list[Transition | None] = [*real.transitions]
+        if is_answered(real):  # nothing can be read after the real end
+            answers += [None] * (len(steps) - len(answers))
         compared = [
-            (before, float(is_same(ours.result, theirs.result)))
-            for before, ours, theirs in zip(writes_before, steps, real.transitions, strict=False)
+            (before, float(theirs is not None and is_same(ours.result, theirs.result)))
+            for before, ours, theirs in zip(writes_before, steps, answers, strict=False)
             if reads(ours.action)
         ]
         agree.append([same for _, same in compared])

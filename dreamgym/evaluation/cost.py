@@ -64,7 +64,8 @@ class Cost(Frozen):
     """Part of the completion tokens that are thinking."""
     seconds: float
     """Time until an answer while `at_a_time` steps are asked for together."""
-    at_a_time: int
+    at_a_time: int | None
+    """None: not always the same number, as some steps were predicted in an earlier run."""
     money: float | None
     """Dollars; None if the price of tokens is not known."""
     prices: Prices
@@ -85,7 +86,7 @@ def cost(
     *,
     known_transitions: int,
     price: Price | None = None,
-    at_a_time: int = 1,
+    at_a_time: int | None = 1,
 ) -> Cost:
     """The mean cost of the steps that were answered.
 
@@ -94,7 +95,7 @@ def cost(
         prices: costs of the real environment.
         known_transitions: number of recorded real steps that the dream knows; they were paid for in reality.
         price: price of the model's tokens; None: not known.
-        at_a_time: number of steps that were asked for at a time.
+        at_a_time: number of steps that were asked for at a time; None: not always the same.
     """
     answered = [call.predicted for call in calls if call.predicted is not None]
     n = max(1, len(answered))

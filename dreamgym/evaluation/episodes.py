@@ -186,13 +186,15 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
     """True if an episode accomplished its task; None if a call was not answered, or success cannot be decided.
 
     Args:
-        ends_itself: the environment ends an accomplished task with a reward. Otherwise the task's own check on the
-            state that the episode ended in decides. An episode without a call accomplishes nothing.
+        trajectory: the episode.
+        ends_itself: the environment ends an accomplished task with a reward: an episode that ended otherwise failed,
+            unless one of its steps left the end open. Otherwise the task's own check on the state that the episode
+            ended in decides. An episode without a call accomplishes nothing.
     """
     if not is_answered(trajectory):
         return None
     steps = trajectory.transitions
-    if steps and steps[-1].result.terminated and steps[-1].result.reward > 0:
+    if trajectory.success:
         return True
     state = last_state(trajectory)
     told = [(step.result.observation, step.provenance) for step in steps]
@@ -201,7 +203,10 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
         return False
     if verdict is True and (is_unbounded(steps) or needs_invented_answers(trajectory.task, state, told)):
         return None
-    return False if verdict is None and ends_itself else verdict
+    if verdict is not None or not ends_itself:
+        return verdict
+    has_ended = bool(steps) and steps[-1].result.terminated
+    return None if not has_ended and any(step.provenance.open_end for step in steps) else False
 
 
 def last_state(trajectory: Trajectory) -> str:

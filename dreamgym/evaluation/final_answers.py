@@ -39,6 +39,8 @@ class FinalAnswers(Frozen):
     """The verdicts on all episodes."""
 
     episodes: int
+    known: int
+    """Number of recorded episodes whose success is known. If they are more, `episodes` of them were drawn."""
     decided: Rate
     """Share of the episodes with a verdict."""
     reward: Detection
@@ -49,14 +51,15 @@ class FinalAnswers(Frozen):
     """Share of the episodes on which judge and check disagree, of those that both decided."""
 
 
-def final_answers(verdicts: Sequence[EpisodeVerdict]) -> FinalAnswers | None:
-    """The measures; None if there are no verdicts."""
+def final_answers(verdicts: Sequence[EpisodeVerdict], *, known: int) -> FinalAnswers | None:
+    """The measures; None if there are no verdicts. `known`: number of recorded episodes whose success is known."""
     if not verdicts:
         return None
     judged = [one for one in verdicts if one.judged is not None]
     both = [one for one in judged if one.checked is not None]
     return FinalAnswers(
         episodes=len(verdicts),
+        known=known,
         decided=wilson(sum(one.rewarded is not None for one in verdicts), len(verdicts)),
         reward=detected([(one.recorded, one.rewarded is True) for one in verdicts]),
         judge=detected([(one.recorded, one.judged is True) for one in judged]),

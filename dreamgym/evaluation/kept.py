@@ -34,15 +34,22 @@ class KeptStep(Frozen):
     """The predicted step; its state is left empty, because it is the recorded one."""
     features: tuple[float, ...]
     seconds: float
+    at_a_time: int
+    """Number of steps that were asked for together."""
 
     @classmethod
-    def of(cls, call: Compared) -> KeptStep | None:
+    def of(cls, call: Compared, at_a_time: int) -> KeptStep | None:
         """The row of a predicted call; None without an answer."""
         if call.predicted is None:
             return None
         bare = call.predicted.model_copy(update={"state": ""})
         return cls(
-            trajectory=call.trajectory, step=call.step, predicted=bare, features=call.features, seconds=call.seconds
+            trajectory=call.trajectory,
+            step=call.step,
+            predicted=bare,
+            features=call.features,
+            seconds=call.seconds,
+            at_a_time=at_a_time,
         )
 
     def restored(self, spec: EnvironmentSpec, tools: Tools, trajectory: Trajectory) -> Compared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -98,6 +99,9 @@ class Measurement:
         self.played: list[tuple[str, Trajectory]] = []
         """The episodes that were played for the closed loop and the attacks, each with the name of its measure."""
         self._complete = False
+        self._with_outcome = 0
+        self._asked_together: set[int] = set()
+        """How many steps were asked for at a time when the kept ones were predicted."""
         self._at_a_time = wanted.parallel
 
     async def run(self, elsewhere: Predict | None = None, *, places: int | None = None) -> None:
@@ -136,7 +140,7 @@ class Measurement:
             complete=self._complete,
             steps=step_fidelity(calls, explicit=explicit),
             calibration=calibrated(calls, model=self._model.name, env=spec.name, seed=seed),
-            final_answers=final_answers(self._verdicts),
+            final_answers=final_answers(self._verdicts, known=self._with_outcome),
             criteria=criteria(calls, self._judged, explicit=explicit, judge=judge, seed=seed),
             bound=bound(calls, gamma=1 - 1 / spec.max_steps, max_reward=self._largest_reward),
             cost=cost(
@@ -144,7 +148,7 @@ class Measurement:
                 prices,
                 known_transitions=known,
                 price=price_of(self._setting.model),
-                at_a_time=self._at_a_time,
+                at_a_time=self._at_a_time if self._asked_together <= {self._at_a_time} else None,
             ),
             worst=worst(calls, explicit=explicit),
             closed_loop=self._loop,
@@ -214,6 +218,7 @@ class Measurement:
         for row in kept.read() if kept else ():
             if (step := left.pop((row.trajectory, row.step), None)) is not None:
                 self._calls.append(row.restored(given.spec, tools, step.trajectory))
+                self._asked_together.add(row.at_a_time)
         if self._calls:
             self._say(f"{chosen}: {len(self._calls)} of {len(given.steps)} steps were predicted before")
         make_dream = await dream_of(
@@ -236,7 +241,7 @@ class Measurement:
                 if call.got is None:
                     await self._require_answering(self._model)
                 self._calls.append(call)
-                if kept is not None and (row_ := KeptStep.of(call)) is not None:
+                if kept is not None and (row_ := KeptStep.of(call, self._at_a_time)) is not None:
                     kept.add(row_)
                 self._progress(f"{chosen}: {len(self._calls)} of {len(given.steps)} steps")
         return make_dream
@@ -249,7 +254,9 @@ class Measurement:
 
     async def _decide(self) -> None:
         given = self._given
-        episodes = with_outcome({step.trajectory.id: step.trajectory for step in given.steps}.values())[:JUDGED]
+        episodes = with_outcome({step.trajectory.id: step.trajectory for step in given.steps}.values())
+        self._with_outcome = len(episodes)
+        episodes = random.Random(given.seed).sample(episodes, min(JUDGED, len(episodes)))
         kept = self._kept(EpisodeVerdict, "verdicts", *self._basis())
         left = {one.id: one for one in episodes}
         for verdict in kept.read() if kept else ():

@@ -189,18 +189,20 @@ def _effective_number(values: Sequence[float], clusters: Sequence[str]) -> float
     """The number of independent values whose mean p would vary as much: p (1 - p) / variance of the mean.
 
     The variance is that between clusters; for few of them, the number is smaller, by as much as Student's t demands. It
-    is at least 1, and at most the number of values. Values that are all equal do not show how clusters differ: they
-    count once per cluster.
+    is at least 1, and at most the number of values. Clusters of different sizes count as (sum n)^2 / sum n^2 equal ones
+    (Kish 1965): a long one hides how few there are. Values that are all equal do not show how clusters differ: they
+    count once per cluster, as counted so.
     """
     import numpy as np
 
     owners, n_clusters = numbered(clusters)
     n, mean = len(values), math.fsum(values) / len(values)
+    equal = n**2 / float((np.bincount(owners) ** 2).sum())
     if n_clusters == 1 or max(values) - min(values) < ROUNDING:
-        return n_clusters
+        return equal
     sums_C = np.bincount(owners, weights=np.array(values, dtype=float) - mean)
-    variance = float((sums_C**2).sum()) / n**2 * n_clusters / (n_clusters - 1)
-    fewer = (NORMAL / _quantile(n_clusters - 1)) ** 2
+    variance = float((sums_C**2).sum()) / n**2 * equal / (equal - 1)
+    fewer = (NORMAL / _quantile(equal - 1)) ** 2
     return max(1.0, fewer * min(n, mean * (1 - mean) / variance if variance else n))
 
 

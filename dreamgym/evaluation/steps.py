@@ -118,7 +118,10 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
             lambda call: call.got is not None and call.got.reward > 0,
         ),
         termination=_detection(calls, lambda result: result.terminated),
-        open_ends=wilson(sum(one.open_end for one in provenances), len(provenances)),
+        open_ends=share(
+            [call for call in calls if call.predicted is not None],
+            lambda call: call.predicted is not None and call.predicted.provenance.open_end,
+        ),
         refusals=_refusals(calls),
         tiers={tier: share(calls, partial(_is_of, tier)) for tier in tiers},
         accomplished=detected([(call.accomplished is True, call.claimed is True) for call in calls]),

@@ -12,6 +12,7 @@ from dreamgym.curriculum.generator import (
     TaskGenerator,
     content_of,
 )
+from dreamgym.curriculum.value import ROUNDING
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import DreamGymError, InvalidInput, PredictionError
 from dreamgym.evaluation.rates import Rate, wilson
@@ -136,7 +137,7 @@ def _most_valuable_first(known: Iterable[Task], values: Iterable[TaskValue]) -> 
 def _valuable(spec: EnvironmentSpec, known: Sequence[Task], values: Iterable[TaskValue]) -> list[Task]:
     """Tasks that are solved only sometimes, the most valuable first. Raises InvalidInput if there are none."""
     worth = {value.task_id: value.variance for value in values}
-    mixed = [task for task in known if worth.get(task.id, 0.0) > 0]
+    mixed = [task for task in known if worth.get(task.id, 0.0) > ROUNDING]
     if not mixed:
         tried = sum(task.id in worth for task in known)
         raise InvalidInput(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dreamgym.environment import RealEnvironment
 from dreamgym.episode import play
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
+from dreamgym.evaluation.episodes import has_succeeded
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.evaluation.stopwatch import Stopwatch, cpu_s
 from dreamgym.types import Frozen, Source, Task, Trajectory
@@ -80,13 +81,13 @@ async def timed(real: RealEnvironment, behaviour: str, tasks: Sequence[Task], *,
     finally:
         await watch.close()
     later = len(watch.steps_s) - first_steps
-    valid = [episode for episode in episodes if episode.error is None]
+    successes = [has_succeeded(episode, ends_itself=real.spec.is_over_when_done) for episode in episodes]
     steps = [step for episode in episodes for step in episode.transitions]
     actions = ["".join(map(str, step.action.arguments.values())) for step in steps]
     resets_cpu = watch.resets_cpu_s[1:]
     return Timing(
         behaviour=behaviour,
-        success=wilson(sum(episode.success for episode in valid), len(valid)),
+        success=wilson(successes.count(True), len(successes) - successes.count(None)),
         steps=len(steps),
         first_reset_s=watch.resets_s[0],
         reset_s=_mean(watch.resets_s[1:] or watch.resets_s),

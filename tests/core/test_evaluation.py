@@ -145,6 +145,26 @@ def test_values_that_are_all_equal_count_once_per_cluster() -> None:
     assert (rate.low, rate.mean, rate.high, rate.n) == (seven.low, 1.0, 1.0, 70)
 
 
+def test_clusters_of_different_sizes_count_as_fewer_equal_ones() -> None:
+    names = ["long"] * 100 + [str(i // 2) for i in range(60)]
+    rate, equal = clustered([1.0] * 160, names), wilson(2, 2)
+    assert equal.low < rate.low < wilson(3, 3).low, "160^2 / (100^2 + 30 * 2^2) = 2.5"
+
+
+@pytest.mark.parametrize("sizes", [[200] + [5] * 5, [100] + [2] * 30, [100, 50, 20, 10, 5, 5, 5, 5]])
+def test_the_interval_covers_the_truth_if_one_trajectory_is_much_longer_than_the_others(sizes: list[int]) -> None:
+    draw, rounds, share = np.random.default_rng(len(sizes)), 300, 0.5
+    names = [str(i) for i, size in enumerate(sizes) for _ in range(size)]
+    for alike in (0.1, 0.5):
+        covered = 0
+        for _ in range(rounds):
+            own = draw.beta(share * (1 - alike) / alike, (1 - share) * (1 - alike) / alike, len(sizes))
+            values = draw.random(len(names)) < np.repeat(own, sizes)
+            rate = clustered(values.astype(float).tolist(), names)
+            covered += rate.low <= share <= rate.high
+        assert covered / rounds > 0.92
+
+
 def test_the_values_of_a_single_cluster_have_the_interval_of_one_value() -> None:
     for values in ([1.0] * 40, [1.0] * 20 + [0.0] * 20):
         rate, one = clustered(values, ["only"] * 40), wilson(sum(values) / 40, 1)

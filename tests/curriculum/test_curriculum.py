@@ -281,6 +281,21 @@ async def test_a_task_is_not_varied_to_a_start_from_which_only_another_goal_was_
 
 
 @pytest.mark.anyio
+async def test_a_task_starts_neither_where_its_check_holds_nor_after_answers_that_it_wants(
+    spec: EnvironmentSpec,
+) -> None:
+    hall, attic, won = (json.dumps({"at": place}) for place in ("hall", "attic", "roof"))
+    lit = {"properties": {"at": {"const": "attic"}}, "required": ["at"]}
+    starts = {}
+    for name, check in {"none": {}, "state": {"success": lit}, "answers": {"answers": [attic]}}.items():
+        task = tasks(1)[0].model_copy(update={"initial_state": hall, "metadata": check})
+        recorded = rooms((hall, attic, 0), (attic, won, 1)).model_copy(update={"task": task})
+        varied = await StartVariation(spec, RecordedWorlds([recorded])).vary([task], seed=0)
+        starts[name] = [one.initial_state for one in varied]
+    assert starts == {"none": [attic], "state": [], "answers": []}
+
+
+@pytest.mark.anyio
 async def test_a_task_whose_world_was_never_solved_is_not_varied(spec: EnvironmentSpec) -> None:
     unsolved = RecordedWorlds([rooms(("hall", "attic", 0))])
     assert await StartVariation(spec, unsolved).vary(tasks(1), seed=0) == []

@@ -265,6 +265,34 @@ async def test_a_call_that_the_schema_forbids_is_refused_in_the_dream_and_in_rea
     assert result.players[0].real.mean == 0.0
 
 
+class OpenLamp(Lamp):
+    """A lamp that goes on, but does not know whether that was the task."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        return StepResult(observation="light", truncated=True, info={"open_end": True})
+
+
+@pytest.mark.parametrize(("dream", "real"), [(OpenLamp, Lamp), (Lamp, OpenLamp)])
+async def test_an_episode_whose_end_is_open_is_no_failure_in_dream_or_reality(
+    dream: type[Lamp], real: type[Lamp]
+) -> None:
+    tasks = [Task(id=f"{number}", env="lamp", instruction="") for number in range(3)]
+    result = await closed_loop(TEXT, [saying("expert", "on")], tasks, dream, real)
+    (player,) = result.players
+    told = {OpenLamp: (0, 3, 0), Lamp: (0, 0, 3)}  # a task that reality does not decide is left out
+    assert (player.dream.n, player.real.n, result.undecided) == told[dream]
+    assert player.difference is None
+
+
+@pytest.mark.parametrize("ends_itself", [True, None, False])
+async def test_a_failure_is_one_if_the_environment_says_that_it_ends_its_tasks(ends_itself: bool | None) -> None:
+    spec = TEXT.model_copy(update={"ends_itself": ends_itself})
+    result = await closed_loop(spec, [saying("idle", "off")], [Task(id="1", env="lamp", instruction="")], Lamp, Lamp)
+    assert (result.tasks, result.undecided) == ((0, 1) if ends_itself is False else (1, 0)), (
+        "lamp is a text environment"
+    )
+
+
 async def remembered(model: DeskModel, *, checks: bool = True) -> Consistency:
     recordings = await desk.recordings()
     player = sessions(SPEC, recordings)
@@ -287,6 +315,21 @@ async def test_a_dream_that_forgets_what_was_written_is_found_in_the_reads_after
     result = await remembered(DeskModel(forgets), checks=False)
     assert result.agree_by_writes[0].mean == 1.0
     assert result.agree.mean < 0.7
+
+
+class Ending(Desk):
+    """A desk that is closed by the first order that is shipped."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        result = await super().step(action)
+        return result.model_copy(update={"terminated": action.name == "ship"})
+
+
+async def test_what_is_read_after_reality_has_ended_does_not_agree_with_it() -> None:
+    get, ship = call("get", "O-2"), call("ship", "O-1")
+    player = ScriptedPlayer("sessions", lambda task: repeating([get, ship, get, get, get]))
+    result = await consistency(SPEC, player, [task(1)], dream_of(DeskModel()), Ending)
+    assert (result.reads, result.agree.n, result.agree.mean) == (4, 4, 0.25)
 
 
 async def test_a_dream_that_says_something_else_each_time_contradicts_itself() -> None:

@@ -30,7 +30,7 @@ async def verdicts(
 
 async def test_the_check_of_a_task_decides_and_the_judge_is_measured_beside_it() -> None:
     episodes = [await ended(done=True, reward=1.0), await ended(done=False, reward=0.0)]
-    found = final_answers(await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES] * 2)), *episodes))
+    found = final_answers(await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES] * 2)), *episodes), known=2)
     assert found is not None
     assert (found.reward.precision.mean, found.reward.recall.mean, found.decided.mean) == (1.0, 1.0, 1.0)
     assert (found.judge.precision.mean, found.judge.recall.mean) == (0.5, 1.0)
@@ -48,7 +48,7 @@ async def test_without_a_check_the_judge_decides(checked: bool) -> None:
 async def test_without_check_and_judge_nothing_is_decided_and_nothing_rewarded() -> None:
     episode = await ended(done=True, reward=1.0, checked=False)
     for model in (DeskModel(), LanguageModel(ScriptedLLM(["no", "verdict"]))):
-        found = final_answers(await verdicts(model, episode))
+        found = final_answers(await verdicts(model, episode), known=1)
         assert found is not None
         assert (found.decided.mean, found.reward.recall.mean, found.reward.precision.n) == (0.0, 0.0, 0)
 
@@ -56,4 +56,4 @@ async def test_without_check_and_judge_nothing_is_decided_and_nothing_rewarded()
 async def test_episodes_without_a_recorded_outcome_are_left_out() -> None:
     unknown = await ended(done=True, reward=None)
     assert await verdicts(DeskModel(), unknown) == []
-    assert final_answers([]) is None
+    assert final_answers([], known=0) is None

@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from desk import SPEC, Desk, DeskModel, gullible, recordings
+from desk import SPEC, Desk, DeskModel, call, gullible, recorded, recordings, task
 
 import dreamgym
 from dreamgym.dream.model import ExperienceModel, Prediction, Query
 from dreamgym.dream.task_check import accomplished
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.evaluation.criteria import CRITERIA
+from dreamgym.evaluation.criteria import CRITERIA, JUDGED
 from dreamgym.evaluation.final_answers import EpisodeVerdict
 from dreamgym.evaluation.kept import KeptRows, edition
 from dreamgym.evaluation.material import Material, material
@@ -23,7 +23,7 @@ from dreamgym.evaluation.predictions import dream_of, predictions
 from dreamgym.evaluation.report import FidelityReport
 from dreamgym.evaluation.report.behind import cell
 from dreamgym.evaluation.report.page import page
-from dreamgym.evaluation.report.text import as_text, cost_notes, plain
+from dreamgym.evaluation.report.text import as_text, cost_notes, plain, sections
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import StepResult, ToolCall
@@ -97,6 +97,31 @@ async def test_the_cost_names_the_number_of_steps_that_all_workers_of_a_cluster_
     measured = measuring(held)
     await measured.run(partial(predictions, SPEC, make_dream, parallel=6), places=6)
     assert measured.report().cost.at_a_time == 6
+
+
+async def test_a_time_says_if_kept_steps_were_predicted_with_another_number_at_a_time(tmp_path: Path) -> None:
+    held = await given()
+    for parallel, told in ((8, 8), (8, 8), (1, None)):
+        measured = measuring(held, wanted=WANTED._replace(parallel=parallel), out=tmp_path)
+        await measured.run()
+        assert measured.report().cost.at_a_time == told
+
+
+async def test_of_many_recorded_episodes_some_are_drawn_for_a_verdict_wherever_the_failures_are() -> None:
+    played = {done: await recorded(task(1), call("ship" if done else "get", "O-1")) for done in (True, False)}
+    many = [
+        played[number < 200].model_copy(
+            update={"id": f"{number}", "answer": "shipped", "final_reward": float(number < 200)}
+        )
+        for number in range(300)
+    ]
+    measured = measuring(material(SPEC, many, held_out=0.9, all_steps=True))
+    await measured.run()
+    found = measured.report().final_answers
+    assert found is not None
+    assert (found.episodes, found.known) == (JUDGED, 270)
+    assert 15 < found.reward.recall.n < 85, "successes and failures are among them"
+    assert any("100 of 270, drawn at random." in str(one.notes) for one in sections(measured.report()))
 
 
 @pytest.mark.parametrize("changed", ["weights", "code"])

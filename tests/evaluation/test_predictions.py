@@ -68,7 +68,7 @@ async def test_a_kept_prediction_and_its_recording_restore_the_comparison(tmp_pa
     calls = await predict(SPEC, DeskModel(), [], steps_of(trajectories), TrigramEncoder())
     kept = KeptRows(KeptStep, tmp_path / "out", "steps-a model/b", ["basis"])
     for compared in calls:
-        row = KeptStep.of(compared)
+        row = KeptStep.of(compared, 1)
         assert row is not None
         kept.add(row)
     assert kept.path.parent == tmp_path / "out"
@@ -79,7 +79,7 @@ async def test_a_kept_prediction_and_its_recording_restore_the_comparison(tmp_pa
 async def test_a_line_that_was_cut_off_is_dropped_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
     calls = await predict(SPEC, DeskModel(), [], steps_of(await recordings())[:2], TrigramEncoder())
     kept = KeptRows(KeptStep, tmp_path, "steps", [])
-    rows = [row for compared in calls if (row := KeptStep.of(compared))]
+    rows = [row for compared in calls if (row := KeptStep.of(compared, 1))]
     for row in rows:
         kept.add(row)
     with kept.path.open("a") as file:

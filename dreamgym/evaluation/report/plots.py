@@ -115,7 +115,7 @@ def _reliability(axes: Any, measured: Sequence[SettingReport]) -> None:
 def _players(axes: Any, measured: Sequence[SettingReport]) -> None:
     axes.plot([0, 1], [0, 1], color="#999999", lw=1, ls=":")
     for i, one in enumerate(measured):
-        players = one.closed_loop.players if one.closed_loop else ()
+        players = [each for each in one.closed_loop.players if each.dream.n and each.real.n] if one.closed_loop else []
         axes.errorbar(
             [each.real.mean for each in players],
             [each.dream.mean for each in players],

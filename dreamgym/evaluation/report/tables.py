@@ -138,7 +138,11 @@ def cost_rows(one: Cost) -> list[Row]:
         *([("of them thinking", cell(one.thinking_tokens), "")] if one.thinking_tokens else []),
         ("dollars", cell(one.money), cell(one.prices.real_price)),
         ("asked of the model", f"{one.asked} of {one.steps}", ""),
-        ("sessions at once", str(one.at_a_time), cell(one.prices.real_parallel)),
+        (
+            "sessions at once",
+            "not always the same" if one.at_a_time is None else str(one.at_a_time),
+            cell(one.prices.real_parallel),
+        ),
     ]
 
 

@@ -42,7 +42,7 @@ ANSWER_NOTES = (
     "Exact: error flag, structured content and text are the recorded ones. Similarity: F1 over words. Played along: "
     "accepted although reality refused. A step without an answer counts as wrong.",
 )
-FINAL_NOTES = ("Recorded episodes whose success is known: the dream's verdict on their recorded steps and answer.",)
+FINAL_NOTE = "Recorded episodes whose success is known: the dream's verdict on their recorded steps and answer."
 CONFIDENCE_NOTES = (
     "Only answers that were inferred, not repeated from a recording. Right: answer, state, reward and end are the "
     "recorded ones. Fitted on one half of the trajectories, measured on the other.",
@@ -137,7 +137,9 @@ def sections(one: SettingReport) -> list[Section]:
         Section("tools", tool_rows(one.steps)),
     ]
     if one.final_answers is not None:
-        found.append(Section("final answers", final_answer_rows(one.final_answers), FINAL_NOTES))
+        known = one.final_answers
+        drawn = f" {known.episodes} of {known.known}, drawn at random." if known.episodes < known.known else ""
+        found.append(Section("final answers", final_answer_rows(known), (f"{FINAL_NOTE}{drawn}",)))
     if one.calibration is not None:
         found.append(Section("confidence", calibration_rows(one.calibration), CONFIDENCE_NOTES))
     found += [

@@ -18,6 +18,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from dreamgym.budget import check_budget
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.evaluation.episodes import has_succeeded
 from dreamgym.evaluation.rates import wilson
 from dreamgym.files import write_whole
 from dreamgym.replay.postgres import databases
@@ -387,14 +388,17 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
         behaviour = prepared.real.behaviours[arm.behaviour]
         episodes = await play_in_order(prepared.worlds, behaviour, tasks, len(tasks), seed=PLAYING_SEED)
         steps = [step.result for episode in episodes for step in episode.transitions]
+        successes = [has_succeeded(one, ends_itself=prepared.spec.is_over_when_done) for one in episodes]
         return Evaluation(
-            success=wilson(sum(episode.success for episode in episodes), len(episodes)),
+            success=wilson(successes.count(True), len(episodes)),
             refused_share=sum(step.is_error for step in steps) / max(1, len(steps)),
             mean_steps=len(steps) / len(episodes),
             steps=len(steps),
             failed=sum(episode.error is not None for episode in episodes),
-            unjudged=sum(episode.error is None and episode.reward is None for episode in episodes),
-            outcomes=tuple(float(episode.success) for episode in episodes),
+            unjudged=sum(
+                one is None and episode.error is None for one, episode in zip(successes, episodes, strict=True)
+            ),
+            outcomes=tuple(float(one is True) for one in successes),
         )
     from dreamgym_integrations.trainers.policy.model import load_policy
 

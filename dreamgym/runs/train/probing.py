@@ -48,8 +48,10 @@ class ProbesInReality:
         return self._recorded()
 
     def _recorded(self) -> RealProbes:
-        probes = RealProbes(planned=2 + self._settings.steps // self._settings.probe_every)
-        for line in read_record(self._out / "metrics.jsonl"):
+        record = read_record(self._out / "metrics.jsonl")
+        made = sum(isinstance(line.get("real_outcomes"), list) for line in record)  # with another interval, perhaps
+        probes = RealProbes(planned=max(made, 2) + self._settings.steps // self._settings.probe_every)
+        for line in record:
             if isinstance(outcomes := line.get("real_outcomes"), list):
                 if len(outcomes) != len(self._tasks):
                     raise InvalidInput(

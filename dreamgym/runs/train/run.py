@@ -392,7 +392,7 @@ class TrainRun:
             return list(tasks_of(self.spec, "train", real_of(self.spec))), None
         recorded = await backing.store.buffer.trajectories(self.spec.name)
         tasks = practised(self.spec, recorded)
-        worlds = RecordedWorlds(recorded)
+        worlds = RecordedWorlds(as_described(self.spec, recorded))
         config = self.config
         llm = load_llm(config.model, predictions=backing.store.predictions)
         settings, chosen = config.settings(), Setting(model=config.model or "", without=config.without)
