@@ -34,7 +34,11 @@ Row = TypeVar("Row", bound=Frozen)
 
 @runtime_checkable
 class Environment(Protocol):
-    """Plays one episode at a time. DreamEnvironment, RemoteEnvironment and all real environments implement it."""
+    """Plays one episode at a time. DreamEnvironment, RemoteEnvironment and all real environments implement it.
+
+    A real environment whose reward asks for more than the check of its tasks also has `verdict() -> bool`: whether the
+    episode is a success if the agent stops now. No step follows it.
+    """
 
     @property
     def tools(self) -> Sequence[JsonObject]:

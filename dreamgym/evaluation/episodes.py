@@ -187,15 +187,18 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
 
     Args:
         trajectory: the episode.
-        ends_itself: the environment ends an accomplished task with a reward: an episode that ended otherwise failed,
-            unless one of its steps left the end open. Otherwise the task's own check on the state that the episode
-            ended in decides. An episode without a call accomplishes nothing.
+        ends_itself: the environment ends an accomplished task with a reward: a real episode that it ended without one
+            failed. So did one that it did not end, unless a step left the end open. Otherwise the task's own check on
+            the state that the episode ended in decides. An episode without a call accomplishes nothing.
     """
     if not is_answered(trajectory):
         return None
     steps = trajectory.transitions
     if trajectory.success:
         return True
+    has_ended = bool(steps) and steps[-1].result.terminated
+    if has_ended and ends_itself and trajectory.source is Source.REAL:
+        return False
     state = last_state(trajectory)
     told = [(step.result.observation, step.provenance) for step in steps]
     verdict = accomplished(trajectory.task, state, [answer for answer, _ in told])
@@ -205,7 +208,6 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
         return None
     if verdict is not None or not ends_itself:
         return verdict
-    has_ended = bool(steps) and steps[-1].result.terminated
     return None if not has_ended and any(step.provenance.open_end for step in steps) else False
 
 

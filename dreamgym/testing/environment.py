@@ -120,7 +120,8 @@ async def _check_life(environment: Environment, task: Task, action: ToolCall) ->
 
 def _check_start(start: StepResult) -> None:
     assert isinstance(start, StepResult), f"reset must return a StepResult, got {type(start).__name__}"
-    assert start.observation, "the first observation is empty: the agent would start blind"
+    is_told = start.observation or "state" in start.info
+    assert is_told, "the first observation is empty and reports no state: the agent would start blind"
     assert not start.done, "an episode must not be over before its first step"
     assert start.reward == 0, f"nothing was done yet, but reset gave a reward of {start.reward}"
 

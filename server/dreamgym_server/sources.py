@@ -319,13 +319,30 @@ class RealWorlds:
         noted = step.result.model_copy(update={"info": {**step.result.info, "redacted": True}})
         return step.model_copy(update={"result": noted})
 
+    async def _asks_for_more(self) -> bool:
+        fresh = self._create()
+        await fresh.close()
+        return hasattr(fresh, "verdict")
+
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
         """The check's verdict.
 
-        Without a check it is False if the environment ends its tasks itself, because it has not ended this one.
+        Without a check it is False if the environment ends its tasks itself, because it has not ended this one. If the
+        environment asks for more than the check (`verdict` of the environment), it must agree with a success. None if
+        it must, but the episode cannot be played again.
         """
         last = episode.transitions[-1].result if episode.transitions else episode.initial
         checked = _checked(episode, has_state="state" in last.info)
+        if checked and await self._asks_for_more():
+            try:
+                again = await self.restore(episode)
+            except WorldChanged as error:
+                logger.warning("episode %s: it is not known if it is a success: %s", episode.id, in_one_line(error))
+                return None
+            try:
+                return bool(again.verdict())  # type: ignore[attr-defined]  # all environments of one adapter are alike
+            finally:
+                await again.close()
         return False if checked is None and self.spec.is_over_when_done else checked
 
 

@@ -102,6 +102,11 @@ def test_packed_rows_that_are_cut_off_or_incomplete_are_named_with_their_line(tm
     pack(data, [row(1, 1), {**row(2, 2), "pddl_problem": ""}])
     with pytest.raises(InvalidInput, match="line 2: expected a row with game and pddl_problem"):
         games(data)
+    whole = str(row(1, 1)["pddl_problem"])
+    for cut in ("hello", whole[: len(whole) // 2], whole.partition("(:goal")[0], whole.rstrip()[:-2]):
+        pack(data, [row(2, 2), {**row(1, 1), "pddl_problem": cut}])
+        with pytest.raises(InvalidInput, match="line 2: pddl_problem: expected a whole PDDL problem of ALFWorld"):
+            games(data)
     pack(data, [{**row(1, 1), "task_type": "juggle"}])
     with pytest.raises(InvalidInput, match=r"line 1: task_type: expected one of .*, got 'juggle'"):
         games(data)

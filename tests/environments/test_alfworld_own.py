@@ -212,7 +212,7 @@ def test_looking_at_a_thing_means_holding_it_beside_a_lit_lamp() -> None:
     goal = """(:goal (and
         (exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and (objectType ?ot DeskLampType)
             (toggleable ?ot) (isToggled ?ot) (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?ot ?r)))
-        (exists (?o - object ?a - agent) (and (objectType ?o BookType) (holds ?a ?o)))))"""
+        (exists (?o - object ?a - agent) (and (objectType ?o BookType) (holds ?a ?o))))))"""
     playing = HouseholdPlay(HouseholdGame.of(start + goal))
     assert said(playing, "go to desk 1", "use desklamp 1")[-1] == "You turn on the desklamp 1."
     assert not playing.is_won

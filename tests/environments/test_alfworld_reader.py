@@ -10,13 +10,13 @@ from alfworld_room import HOT, problem
 from dreamgym_integrations.environments.alfworld import alfworld
 from dreamgym_integrations.environments.alfworld.own_engine import HouseholdGame, HouseholdPlay
 from dreamgym_integrations.environments.alfworld.reader import AlfworldReader
-from dreamgym_integrations.environments.alfworld.wording import REFUSAL
+from dreamgym_integrations.environments.alfworld.wording import REFUSAL, listed
 from dreamgym_integrations.environments.base import act
 from growth import grows_linearly
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.reading import Reader, with_readings
-from dreamgym.state import as_text, parsed
+from dreamgym.state import as_object, as_text, parsed
 from dreamgym.tools import Tools
 from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
 
@@ -195,6 +195,15 @@ def test_a_state_contains_the_held_thing_the_current_place_and_the_changes_of_a_
     assert (desk["kind"], desk["openable"], desk["open"], desk["seen"]) == ("desk", False, None, True)
     assert desk["beside"] == ["sinkbasin 1"]
     assert fields(state, "places", "drawer 1")["open"] is None
+
+
+def test_a_list_of_more_places_than_a_spot_can_have_says_nothing_of_their_spots() -> None:
+    state = READER.start(TASK, StepResult(observation=HouseholdGame.of(CROWDED).start))
+    for count, known_places in ((3, {"shelf 0", "shelf 1", "shelf 2"}), (1000, set[str]())):
+        names = [f"shelf {number}" for number in range(count)]
+        words = f"You are facing the {listed(names)}. Next to it, you see nothing."
+        known = READER.after(state, *said("look", words))
+        assert {name for name in as_object(known["places"]) if name.startswith("shelf")} == known_places
 
 
 def test_a_thing_that_is_no_longer_listed_is_removed_from_its_place() -> None:

@@ -1,6 +1,7 @@
 """The BFCL environment on an invented class: calls, schemas, state, referee and refusals; needs no package."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from decimal import getcontext
 
 import jsonschema
@@ -12,14 +13,17 @@ from dreamgym_integrations.environments.bfcl.suite import conversation_of, tool_
 from dreamgym_integrations.environments.bfcl.tasks import task_of
 from dreamgym_integrations.environments.bfcl.tools import NEXT, tool_of, tools_of
 from dreamgym_integrations.environments.bfcl.world import ApiInstances, Referee, answer_of, is_alike
+from dreamgym_server.sources import RealWorlds
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.dream.task_check import accomplished
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
+from dreamgym.replay.episode_store import Episode
 from dreamgym.state import parsed
 from dreamgym.testing.environment import check_environment
-from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -307,6 +311,31 @@ async def test_a_call_after_the_end_raises_episode_finished() -> None:
         await world.step(NEXT_CALL)
     with pytest.raises(EpisodeFinished):
         await world.step(PRESS)
+
+
+@pytest.mark.parametrize(
+    ("calls", "verdict"),
+    [([PRESS, NEXT_CALL, COUNT], True), ([NEXT_CALL, PRESS, COUNT], False), ([PRESS, NEXT_CALL], False)],
+    ids=["each request in its turn", "all of it in the last request", "an open request"],
+)
+async def test_an_agent_that_stops_with_an_answer_gets_what_one_more_next_request_would_give(
+    calls: list[ToolCall], verdict: bool
+) -> None:
+    spec = EnvironmentSpec(name="lamps", tools_list=({"tools": list(tools_of(DOCS))},), adapter="bfcl")
+    first, *answers = await played(*calls)
+    told = Transition.chain(first.state, list(zip(calls, answers, strict=True)))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    episode = Episode(
+        id="e", env="lamps", task=TASK, seed=0, max_steps=9, initial=first, transitions=told, expires_at=later
+    )
+    assert await RealWorlds(spec, environment).judge(episode, "Done.") is verdict
+    (*_, last) = await played(*calls, *[NEXT_CALL] * (2 - calls.count(NEXT_CALL)))
+    assert (last.terminated, last.reward) == (True, float(verdict))
+
+
+async def test_the_first_prompt_is_the_same_in_reality_and_in_a_dream() -> None:
+    spec = EnvironmentSpec(name="lamps", tools_list=({"tools": list(tools_of(DOCS))},), state=schema_of([*SYSTEMS.values()]))
+    assert (await environment().reset(TASK)).observation == spec.first(TASK).observation
 
 
 async def test_the_environment_keeps_the_contract() -> None:

@@ -169,6 +169,34 @@ def test_an_address_is_right_if_it_contains_the_reference_and_its_parameters(
     assert is_at(url, reference) == there
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"must_include": []},
+        {"must_include": [""]},
+        {"fuzzy_match": []},
+        {"exact_match": []},
+        {"exact_match": None},
+        {"looks_like": "x"},
+    ],
+)
+def test_a_check_that_compares_nothing_is_refused(wanted: JsonObject) -> None:
+    with pytest.raises(InvalidInput, match="a check of WebArena: "):
+        Checks.of({"eval_types": ["string_match"], "reference_answers": wanted})
+    with pytest.raises(InvalidInput, match="a check of WebArena: "):
+        Checks.of({"eval_types": ["program_html"], "program_html": [{"url": "last", "required_contents": wanted}]})
+
+
+def test_the_file_of_the_other_environment_is_refused(tmp_path: Path) -> None:
+    lite, full = tmp_path / "lite.json", tmp_path / "full.json"
+    lite.write_text(json.dumps([{**row(1), "old_task_id": 7}]))
+    full.write_text(json.dumps([row(1)]))
+    with pytest.raises(InvalidInput, match=r"full\.json: expected the tasks of WebArena-Lite"):
+        webarena_lite({"data": str(full)}).tasks("test")
+    with pytest.raises(InvalidInput, match=r"lite\.json: expected all tasks of WebArena"):
+        webarena({"data": str(lite)}).tasks("test")
+
+
 def test_an_unknown_kind_of_check_is_named() -> None:
     with pytest.raises(InvalidInput, match="expected some of string_match, url_match, program_html"):
         Checks.of({"eval_types": ["page_image_query"]})

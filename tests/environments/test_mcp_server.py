@@ -59,6 +59,18 @@ class Described(McpEnvironment):
     tools: Sequence[JsonObject] = [{"name": "add", "inputSchema": SCHEMA}]
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"url": "http://ada:pass@127.0.0.1:9/mcp?api_key=S3CRET"}, "'http://127.0.0.1:9/mcp'"),
+        ({"url": "http://127.0.0.1:9/s/Zx81kQ0pLm72RtYw/mcp"}, "'http://127.0.0.1:9/s/.../mcp'"),
+        ({"command": ["no-such-server", "crm", "--api-key", "S3CRET"]}, "'no-such-server crm'"),
+    ],
+)
+def test_a_server_is_named_without_the_secrets_of_its_address_or_command(options: JsonObject, name: str) -> None:
+    assert McpOptions.model_validate(options).server == f"MCP server {name}"
+
+
 async def test_a_stdio_server_keeps_the_contract_of_environments() -> None:
     options = McpOptions(command=tuple(COUNTER))
     await check_environment(lambda: Described(options), TASKS, action=ADD, deterministic=True)

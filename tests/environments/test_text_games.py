@@ -51,6 +51,15 @@ async def played(game: TextWorldExpress, behaviour: str, tasks: list[Task]) -> l
     return episodes
 
 
+async def test_a_task_of_a_game_with_other_params_is_refused() -> None:
+    small, large = (load_real("coin", {"params": {"numLocations": number}}) for number in (4, 9))
+    environment = large.create()
+    await environment.reset(large.tasks("train")[0])
+    with pytest.raises(InvalidInput, match="starts elsewhere than the game with these params"):
+        await environment.reset(small.tasks("train")[0])
+    await environment.close()
+
+
 @pytest.mark.parametrize("game", OTHERS)
 async def test_every_game_keeps_the_contract_of_an_environment(game: str) -> None:
     it = real(game)

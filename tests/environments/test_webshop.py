@@ -237,6 +237,7 @@ def test_another_catalogue_is_another_environment_and_is_named_by_option_or_vari
     assert spec.options == {"catalogue": str(tmp_path.resolve()), "max_steps": 7}
     monkeypatch.setenv("DREAMGYM_WEBSHOP", str(tmp_path))
     assert webshop({}).spec.name == "webshop-1"
+    assert webshop({"seed": 3, "attributes": True}).spec.name == "webshop-1-seed3-attributes"
     assert EnvironmentSpec.model_validate(spec.model_dump()) == spec
 
 

@@ -103,6 +103,16 @@ def search(query: str) -> ToolCall:
     return ToolCall(name="search", arguments={"query": query})
 
 
+def test_a_number_that_is_too_long_is_none_of_the_shop() -> None:
+    reader, task = shop().reader, shop().tasks("train")[0]
+    state = reader.start(task, StepResult(observation=task.initial_state or ""))
+    call = reader.call(ToolCall(name="search", arguments={"keywords": "shirt"}))
+    page = f"Page {'9' * 5000} (Total results: 1) [SEP] B01 [SEP] ${'9' * 400}"
+    words = f"Instruction: [SEP] {task.instruction} [SEP] {page}"
+    result = reader.result(call, StepResult(observation=words))
+    json.dumps(reader.after(state, call, result), allow_nan=False)
+
+
 def read(trajectory: Trajectory, reader: WebShopReader) -> list[tuple[JsonObject, ToolCall, StepResult]]:
     """For each step: the state after it, its call and its result, as the reader returns them."""
     state = reader.start(trajectory.task, StepResult(observation=trajectory.task.initial_state or ""))

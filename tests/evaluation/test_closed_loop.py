@@ -284,6 +284,17 @@ async def test_an_episode_whose_end_is_open_is_no_failure_in_dream_or_reality(
     assert player.difference is None
 
 
+async def test_a_real_episode_that_ended_without_a_reward_is_a_failure_whatever_the_check_says() -> None:
+    class Strict(Desk):
+        async def step(self, action: ToolCall) -> StepResult:
+            return (await super().step(action)).model_copy(update={"terminated": True})
+
+    ship = repeating([call("ship", "O-1")])
+    for real, verdict in ((Desk, True), (Strict, False)):
+        played = await perform(SPEC, real, task(1), ship, seed=0, source=Source.REAL)
+        assert has_succeeded(played, ends_itself=True) is verdict
+
+
 @pytest.mark.parametrize("ends_itself", [True, None, False])
 async def test_a_failure_is_one_if_the_environment_says_that_it_ends_its_tasks(ends_itself: bool | None) -> None:
     spec = TEXT.model_copy(update={"ends_itself": ends_itself})

@@ -205,6 +205,7 @@ def packed(files: Sequence[tuple[str, Path]]) -> Iterator[GameRow]:
                     trial = Trial.model_validate_json(line)
                     if not trial.game or not trial.pddl_problem:
                         raise InvalidInput(f"{file}, line {number}: expected a row with game and pddl_problem")
+                    require_whole(trial.pddl_problem, f"{file}, line {number}: pddl_problem")
                     yield GameRow(source, trial.game, worded(trial), trial, trial.pddl_problem)
         except (EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
             raise InvalidInput(f"{file} is cut off or damaged after line {number}: {error}. Copy it again") from error
@@ -244,9 +245,24 @@ def official(files: Sequence[tuple[str, Path]]) -> Iterator[GameRow]:
         game = _read(game_file, GameFile)
         if trial.task_type not in GOALS or not game.solvable:
             continue
+        require_whole(game.pddl_problem, f"{game_file}: pddl_problem")
         goal = _GOAL.search(game.grammar)
         name = f"{file.parent.parent.name}/{file.parent.name}"
         yield GameRow(source, name, goal[1] if goal else worded(trial, name), trial, game.pddl_problem)
+
+
+def require_whole(problem: str, what: str = "pddl_problem") -> None:
+    """Raises InvalidInput if a PDDL problem is cut off: a part of its goal would be a goal too.
+
+    Args:
+        problem: the problem.
+        what: its name in the message.
+    """
+    text = problem.lower()
+    missing = [part for part in ("(:init", "(receptacleatlocation ", "(:goal") if part not in text]
+    if missing or text.count("(") != text.count(")"):
+        fault = f"without {', '.join(missing)}" if missing else "with more or fewer closing than opening brackets"
+        raise InvalidInput(f"{what}: expected a whole PDDL problem of ALFWorld, got one {fault}")
 
 
 def worded(trial: Trial, game: str = "") -> str:
@@ -317,8 +333,10 @@ def _place(game: str) -> bytes:
 
 
 def _digest(files: Sequence[tuple[str, Path]]) -> str:
-    """Digest that changes when a file is changed, added or removed."""
-    known = [(source, str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns) for source, file in files]
+    """Digest that changes when a file is changed, added or removed, or the game beside a traj_data.json."""
+    games = ((source, file.with_name("game.tw-pddl")) for source, file in files if file.name == "traj_data.json")
+    every = [*files, *((source, file) for source, file in games if file.exists())]
+    known = [(source, str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns) for source, file in every]
     return hashlib.sha256(json.dumps([FORM, known]).encode()).hexdigest()[:20]
 
 

@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 
 from dreamgym.errors import InvalidInput
 from dreamgym.types import JsonObject
-from dreamgym_integrations.environments.alfworld.data import names_of
+from dreamgym_integrations.environments.alfworld.data import names_of, require_whole
 from dreamgym_integrations.environments.alfworld.wording import HELP, REFUSAL, listed, start_text
 
 KEPT = 512
@@ -76,7 +76,8 @@ class HouseholdGame:
     @staticmethod
     @lru_cache(KEPT)
     def of(problem: str) -> HouseholdGame:
-        """The game of a PDDL problem. Raises InvalidInput for a goal that this engine cannot check."""
+        """The game of a PDDL problem. Raises InvalidInput if it is cut off, or for a goal that cannot be checked."""
+        require_whole(problem)
         text = problem.lower()
         init, _, goal = text.partition("(:goal")
         facts: dict[str, list[tuple[str, ...]]] = defaultdict(list)
@@ -377,6 +378,8 @@ def _goal(
                 count=len(things),
             )
         )
+    if not wanted:  # every state would be a success
+        raise InvalidInput(f"expected a goal of ALFWorld's six types, got {' '.join(text.split())[:200]!r}")
     return tuple(wanted)
 
 

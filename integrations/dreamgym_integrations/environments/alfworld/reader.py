@@ -18,6 +18,8 @@ from dreamgym_integrations.environments.alfworld.wording import HELP, REFUSAL, l
 from dreamgym_integrations.environments.text_tools import TextTools
 
 NAME = r"[a-z]+ [0-9]+"
+MOST_AT_A_SPOT = 64
+"""Most places that can share a spot: a list of more is no answer of the game, and its pairs would be too many."""
 FORMS = {
     "go_to": "go to {place}",
     "open": "open {place}",
@@ -182,8 +184,9 @@ class _Known:
             self.change_place(name, seen=True)
             for thing in contents:
                 self.put(str(thing), name, is_let_go=False)
+            shown = set(map(str, contents))
             for thing, entity in self._things.items():
-                if thing not in contents and name in _texts(_object(entity)["where"]):
+                if thing not in shown and name in _texts(_object(entity)["where"]):
                     self._remove(thing, name)
 
     def see_thing(self, name: str, answer: JsonObject) -> None:
@@ -194,6 +197,8 @@ class _Known:
     def stand_at(self, names: Sequence[str]) -> None:
         """Note that these places share a spot with the place that the agent went to."""
         here = {*names, *([str(self.values["at"])] if self.values["at"] is not None else [])}
+        if len(here) > MOST_AT_A_SPOT:
+            return
         for name in here:
             beside = {*_texts(_object(self._places.get(name) or _place(name))["beside"]), *here} - {name}
             self.change_place(name, beside=[*sorted(beside, key=natural)])

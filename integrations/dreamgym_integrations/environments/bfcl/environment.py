@@ -20,7 +20,6 @@ from dreamgym_integrations.environments.bfcl.tasks import instruction_of, state_
 from dreamgym_integrations.environments.bfcl.tools import NEXT
 from dreamgym_integrations.environments.bfcl.world import ApiInstances, FunctionResult, Referee
 
-READY = "The user waits for you."
 OVER = "The user has no further request. The conversation is over."
 
 
@@ -48,7 +47,7 @@ class BfclEnvironment:
         world = ApiInstances(conversation, make)
         self._playing = conversation, world, Referee(conversation, make, self._suite.owners)
         state = as_text(state_of(conversation, 1, world, self._systems))
-        return StepResult(observation=READY, info={"state": state})
+        return StepResult(observation="", info={"state": state})
 
     async def step(self, action: ToolCall) -> StepResult:
         """Call a function, or ask for the next request."""
@@ -63,6 +62,15 @@ class BfclEnvironment:
         answer = world.call(self._suite.owners[action.name], action)
         referee.note(answer)
         return self._shown(action.name, answer)
+
+    def verdict(self) -> bool:
+        """True if the conversation is fulfilled as it is. It closes the open requests, so no step may follow."""
+        if self._playing is None:
+            raise EpisodeFinished("the conversation is over or was never started: reset starts one")
+        conversation, world, referee = self._playing
+        while len(referee.verdicts) < len(conversation.messages):
+            referee.close_request(world)
+        return all(referee.verdicts)
 
     async def close(self) -> None:
         self._playing = None

@@ -50,8 +50,7 @@ def state_of(
 def task_of(conversation: Conversation, suite: Suite, systems: Mapping[str, System], *, env: str, split: str) -> Task:
     """The task. Its check asks for the last state of the ground truth, and for the answers that the ground truth got.
 
-    The check is for agents that end with an answer instead of the last `next_request`, and for simulations. The real
-    reward also compares the state after each single request.
+    The check is for simulations. The real reward also compares the state after each single request.
     """
     world = ApiInstances(conversation, suite.make)
     start = state_of(conversation, 1, world, systems)

@@ -13,10 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlparse
 
+from pydantic import JsonValue
+
 from dreamgym.errors import InvalidInput
 from dreamgym.types import JsonObject
 
 TYPES = ("string_match", "url_match", "program_html")
+HOW = ("exact_match", "must_include", "fuzzy_match")
+"""How a text is compared."""
 _OR = " |OR| "
 _CALL = re.compile(r"func:(\w+)\((.*)\)")
 _ARGUMENT = re.compile(r"'([^']*)'|\"([^\"]*)\"")
@@ -56,6 +60,8 @@ class Checks:
         rows = [target for target in targets if isinstance(target, dict) and target.get("required_contents")]
         if len(rows) < len(targets):
             raise InvalidInput("eval.program_html: expected objects with required_contents")
+        for wanted in ([answers] if "string_match" in types else []) + [target["required_contents"] for target in rows]:
+            _require_references(wanted)
         url = str(evaluation.get("reference_url") or "")
         compared = {
             "string_match": ("reference_answers", answers),
@@ -81,6 +87,16 @@ class Checks:
         return CheckResult(succeeded, not succeeded and not failed_surely)
 
 
+def _require_references(wanted: JsonValue) -> None:
+    """Raises InvalidInput for an unknown kind of check of a text, or one without a text to compare with."""
+    if not isinstance(wanted, dict) or not set(wanted) <= set(HOW):
+        raise InvalidInput(f"a check of WebArena: expected some of {', '.join(HOW)}, got {wanted!r}")
+    for how, value in wanted.items():
+        texts = value if isinstance(value, list) else [value]
+        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise InvalidInput(f"a check of WebArena: {how}: expected texts to compare with, got {value!r}")
+
+
 def text_verdict(wanted: JsonObject, text: str) -> CheckResult:
     """The result of `exact_match`, `must_include` and `fuzzy_match` on a text."""
     unjudged = False
@@ -97,7 +113,7 @@ def text_verdict(wanted: JsonObject, text: str) -> CheckResult:
             unjudged = unjudged or not held
             continue
         else:
-            raise InvalidInput(f"a check of WebArena: expected exact_match, must_include or fuzzy_match, got {how!r}")
+            raise InvalidInput(f"a check of WebArena: expected some of {', '.join(HOW)}, got {how!r}")
         if not held:
             return CheckResult(False)
     return CheckResult(not unjudged, unjudged)

@@ -68,14 +68,22 @@ def site_tasks(name: str, data: Path | None) -> Mapping[str, Sequence[Task]]:
     env = name.replace("_", "-")
     split_of: Mapping[str, Sequence[SiteTask]]
     if name == "webarena_lite":
-        lite = _read(_file(place, LITE_FILES))
+        lite = _read(file := _file(place, LITE_FILES))
+        if any(row.old_task_id is None for row in lite):
+            raise InvalidInput(
+                f"{file}: expected the tasks of WebArena-Lite, with an old_task_id; use webarena instead"
+            )
         known = {row.old_task_id for row in lite}
         full = _file(place, FULL_FILES) if place.is_dir() else None
         others = [row for row in (_read(full) if full and full.exists() else ()) if row.task_id not in known]
         dev = _tenths(others, {0})
         split_of = {"train": [row for row in others if row not in dev], "dev": dev, "test": lite}
     else:
-        rows = _read(_file(place, FULL_FILES))
+        rows = _read(file := _file(place, FULL_FILES))
+        if any(row.old_task_id is not None for row in rows):
+            raise InvalidInput(
+                f"{file}: expected all tasks of WebArena, got those of its test: use webarena_lite instead"
+            )
         split_of = {
             "train": _tenths(rows, {3, 4, 5, 6, 7, 8, 9}),
             "dev": _tenths(rows, {0}),

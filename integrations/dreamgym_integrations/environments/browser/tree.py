@@ -181,12 +181,14 @@ def _labelled(nodes: Sequence[_Node], place: int) -> Element:
 
 
 def _inside(nodes: Sequence[_Node], place: int) -> str:
-    inner = takewhile(lambda node: node.depth > nodes[place].depth, nodes[place + 1 :])
+    after = (nodes[other] for other in range(place + 1, len(nodes)))  # a slice would copy them for each element
+    inner = takewhile(lambda node: node.depth > nodes[place].depth, after)
     return " ".join(node.element.name for node in inner if node.element.role == "StaticText")
 
 
 def _before(nodes: Sequence[_Node], place: int) -> str:
-    for node in reversed(nodes[:place]):
+    for other in range(place - 1, -1, -1):
+        node = nodes[other]
         if node.element.role in FIELDS:
             break
         if node.element.role == "StaticText" and node.element.name:

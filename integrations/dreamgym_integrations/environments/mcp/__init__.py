@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from dreamgym.content import AFTER, result_of, told
 from dreamgym.environment import Behaviour, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage
+from dreamgym.redaction.names import is_dense
 from dreamgym.state import as_text, parsed
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.base import checked
@@ -58,8 +61,14 @@ class McpOptions(Frozen):
 
     @property
     def server(self) -> str:
-        """Name of the server in messages."""
-        return f"MCP server {self.url or ' '.join(self.command)!r}"
+        """Name of the server in messages: its address or command without what may be a secret."""
+        if self.url is not None:
+            parts = urlsplit(self.url)
+            host = parts.netloc.rpartition("@")[2]
+            path = "/".join("..." if is_dense(part) else part for part in parts.path.split("/"))
+            return f"MCP server '{parts.scheme}://{host}{path}'"
+        words = takewhile(lambda word: not word.startswith("-"), self.command)
+        return f"MCP server {' '.join(word for word in words if not is_dense(word))!r}"
 
     def variables(self) -> dict[str, str]:
         """The variables that the command gets. Raises InvalidInput with the name of one that is not set."""

@@ -15,6 +15,8 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym_integrations.environments.java import JavaMachine, java_failures
 
 WHAT = "ScienceWorld"
+IDLE = 4
+"""Most JVMs that wait for another episode; each has about 0.2 GB."""
 OPTIONS = ("-XX:+UseSerialGC", "-Xmx512m", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 """The JVM's second compiler stays on: after some hundred steps a step takes 19 ms of CPU with it, 32 without."""
 
@@ -131,9 +133,9 @@ class Simulators:
         return simulator
 
     def give_back(self, simulator: Simulator) -> None:
-        """Keep the simulator for the next user, unless its JVM has ended."""
+        """Keep the simulator for the next user, unless its JVM has ended or IDLE others are free."""
         with self._lock:
-            if simulator.is_alive and simulator in self._all:
+            if simulator.is_alive and simulator in self._all and len(self._free) < IDLE:
                 self._free.append(simulator)
             elif simulator in self._all:
                 self._all.remove(simulator)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 from dreamgym.environment import Behaviour
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
-from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym.types import JsonObject, Origin, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.base import act_tool, check_goal, command_of
 from dreamgym_integrations.environments.java import JavaMachine, java_failures
 
@@ -173,8 +173,13 @@ class GameEnvironment:
         self._playing = False
         answer = await asyncio.to_thread(self._call, "generateNewGameJSON", world, "train", False)
         check_goal(task, await asyncio.to_thread(self._description))
-        self._playing = True
         self._see(answer)
+        if task.origin is not Origin.GENERATED and task.initial_state not in (None, self._view):
+            raise InvalidInput(
+                f"task {task.id!r} starts elsewhere than the game with these params and this seed: expected "
+                f"{self._view!r}, got {task.initial_state!r}"
+            )
+        self._playing = True
         return StepResult(observation=self._view)
 
     async def step(self, action: ToolCall) -> StepResult:

@@ -183,8 +183,11 @@ class WebShop:
 
     @property
     def _name(self) -> str:
+        """A name for these options: with other options the same task has another wish, or the pages differ."""
+        size = f"-{len(self.shop.products)}" if self._folder else ""
         by_product = "-products" if self._options.split == "products" else ""
-        return f"webshop-{len(self.shop.products)}{by_product}" if self._folder else f"webshop{by_product}"
+        seed = f"-seed{self._options.seed}" if self._options.seed else ""
+        return f"webshop{size}{by_product}{seed}{'-attributes' if self._options.attributes else ''}"
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Task]]:

@@ -22,7 +22,7 @@ MALFORMED = ("add to cart", "checkout", "item 1", "buy", "next page", "back", "f
 IMPOSSIBLE_SHARE = 0.25
 """Share of clicks on elements that are not on the page, among the random actions of bad play."""
 _ASIN = re.compile(r"[A-Z0-9]{10}")
-_PAGE = re.compile(r"Page (\d+) \(Total results: \d+\)")
+_PAGE = re.compile(r"Page (\d{1,9}) \(Total results: \d{1,9}\)")
 
 
 class Customer:
