@@ -18,7 +18,8 @@ class EpisodeFilter(Frozen):
     task: str = ""
     """Id of the task."""
     group: str = ""
-    """Start of the name of the episode's group: `RUN-` is a training run, `RUN-7-` one update of it."""
+    """Name of the episode's group. With a `-` or `/` at its end it is the start of the name: `RUN-` is a training run,
+    `RUN-7-` one update of it."""
     policy_version: int | None = None
     state: Literal["", "running", "over", "failed"] = ""
     success: bool | None = None
@@ -31,6 +32,15 @@ class EpisodeFilter(Frozen):
     def reads_steps(self) -> bool:
         """True if a condition depends on the steps of an episode. The matching episodes are then not counted."""
         return self.success is not None or self.tier is not None
+
+    @property
+    def has_part_of_group(self) -> bool:
+        """True if `group` is only the start of a name."""
+        return self.group.endswith(("-", "/"))
+
+    def has_group(self, name: str) -> bool:
+        """True if an episode of this group meets the condition on it."""
+        return not self.group or name == self.group or (self.has_part_of_group and name.startswith(self.group))
 
 
 class Outcome(Frozen):
@@ -90,6 +100,11 @@ class EpisodeSummary(Frozen):
             return self.final_reward > 0
         return self.outcome.terminated and self.outcome.total > 0
 
+    def ends_like(self, other: EpisodeSummary) -> bool:
+        """True if both are over and end alike, with the same reward and final answer, or if one still runs."""
+        ends = [(one.stop_reason, one.reward, one.success, one.answer) for one in (self, other)]
+        return ends[0] == ends[1] or "running" in (self.state, other.state)
+
     def passes(self, chosen: EpisodeFilter) -> bool:
         """True if the episode meets all conditions."""
         wanted = chosen.text.lower()
@@ -97,7 +112,7 @@ class EpisodeSummary(Frozen):
             chosen.env in {"", self.task.env}
             and chosen.source in {None, self.source}
             and chosen.task in {"", self.task.id}
-            and (self.group or "").startswith(chosen.group)
+            and chosen.has_group(self.group or "")
             and chosen.policy_version in {None, self.policy_version}
             and (not chosen.state or chosen.state == self.state)
             and (wanted in self.id.lower() or wanted in self.task.instruction.lower())

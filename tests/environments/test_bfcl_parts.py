@@ -334,7 +334,9 @@ async def test_an_agent_that_stops_with_an_answer_gets_what_one_more_next_reques
 
 
 async def test_the_first_prompt_is_the_same_in_reality_and_in_a_dream() -> None:
-    spec = EnvironmentSpec(name="lamps", tools_list=({"tools": list(tools_of(DOCS))},), state=schema_of([*SYSTEMS.values()]))
+    spec = EnvironmentSpec(
+        name="lamps", tools_list=({"tools": list(tools_of(DOCS))},), state=schema_of([*SYSTEMS.values()])
+    )
     assert (await environment().reset(TASK)).observation == spec.first(TASK).observation
 
 

@@ -134,7 +134,10 @@ def test_the_compose_file_is_valid_and_requires_a_password(tmp_path: Path) -> No
     command = [*compose(), "--file", str(DEPLOY / "compose.yaml"), "--profile", "policy", "config"]
     shown = json.loads(run(*command, "--format", "json", POSTGRES_PASSWORD="secret"))
     assert set(shown["services"]) == {"database", "server-1", "server-2", "proxy", "policy"}
-    assert all(":" in service["image"] or service.get("build") for service in shown["services"].values())
+    services = shown["services"].values()
+    built = [service["image"] for service in services if service.get("build")]
+    assert built == ["dreamgym-server"], "two builds of one image would both want its name"
+    assert all(":" in service["image"] or service["image"] in built for service in services)
     assert not succeeds(*command, POSTGRES_PASSWORD="")
 
 

@@ -173,16 +173,20 @@ async def test_a_server_shows_episodes_only_with_its_token(stage: Stage, store: 
 
 async def test_an_episode_that_a_trainer_played_in_its_own_process_is_listed_with_its_update(store: Store) -> None:
     run, other = "ab" * 8, "cd" * 8
-    played = [f"{run}-7-0-{'1' * 32}", f"{run}-7-1-{'2' * 32}", f"{run}-8-0-{'3' * 32}", f"{other}-7-0-{'4' * 32}"]
+    names = f"{run}-7-0", f"{run}-7-1", f"{run}-7-10", f"{run}-8-0", f"{other}-7-0"
+    played = [f"{name}-{str(number) * 32}" for number, name in enumerate(names)]
     await store.buffer.add([episode(name, ["one"], source=Source.SYNTHETIC) for name in [*played, f"{run}-recorded"]])
     async with page(Library(store=StoredEpisodes(store.database))) as http:
         of_update = await asked(http, "episodes", group=f"{run}-7-")
         of_run = await asked(http, "episodes", group=f"{run}-")
+        of_group = await asked(http, "episodes", group=f"{run}-7-1")
     assert {one["id"]: one["group"] for one in of_update["episodes"]} == {
         played[0]: f"{run}-7-0",
         played[1]: f"{run}-7-1",
+        played[2]: f"{run}-7-10",
     }
-    assert {one["id"] for one in of_run["episodes"]} == set(played[:3])
+    assert {one["id"] for one in of_run["episodes"]} == set(played[:4])
+    assert [one["id"] for one in of_group["episodes"]] == [played[1]], "not those of the group 7-10 too"
 
 
 async def test_a_page_without_the_store_goes_on_with_its_folder_and_says_why(tmp_path: Path) -> None:
@@ -219,6 +223,8 @@ def many() -> list[Trajectory]:
             task=f"t{number % 2}",
             final_reward=0.0 if number % 4 == 0 else None,
             policy_version=number if number % 3 == 0 else None,
+            stop_reason=StopReason.ERROR if number == 11 else StopReason.TERMINATED,
+            error="the endpoint is away" if number == 11 else None,
         )
         for number in range(12)
     ]
@@ -238,6 +244,8 @@ def many() -> list[Trajectory]:
         ({"tier": "model"}, {0, 3, 6, 9}),
         ({"tier": "model", "success": "true"}, {3, 6, 9}),
         ({"state": "running"}, set()),
+        ({"state": "failed"}, {11}),
+        ({"state": "over"}, set(range(11))),
         ({"env": "another"}, set()),
     ],
 )
@@ -353,6 +361,41 @@ async def test_dream_and_reality_of_one_task_are_paired_and_part_at_the_first_di
     assert (compared["parts_at"], compared["total"], compared["first"]) == (3, 4, 1)
     assert [twin["id"] for twin in of_dream["twins"]] == ["real"]
     assert [twin["id"] for twin in of_real["twins"]] == ["dream"]
+
+
+@pytest.mark.parametrize(
+    ("dream", "real", "told"),
+    [
+        ({}, {}, (None, False, None, True)),
+        ({"final_reward": 1.0}, {"final_reward": 0.0}, (None, False, None, False)),
+        ({"answer": "42"}, {"answer": "41"}, (None, False, None, False)),
+        ({"answers": ["one"], "stop_reason": StopReason.OUT_OF_SUPPORT}, {}, (1, True, None, False)),
+        ({"answers": ["one", "two", "three"]}, {"answers": ["one", "two", "three", "four"]}, (3, True, None, True)),
+    ],
+    ids=["the same", "another verdict", "another final answer", "another end", "an earlier end"],
+)
+async def test_two_episodes_are_the_same_only_if_they_end_alike(
+    tmp_path: Path, dream: dict[str, Any], real: dict[str, Any], told: tuple[int | None, bool, str | None, bool]
+) -> None:
+    both = [
+        episode(name, which.pop("answers", ["one", "two"]), source=source, **which)
+        for name, which, source in (("dream", dream, Source.SYNTHETIC), ("real", real, Source.REAL))
+    ]
+    async with page(in_folder(tmp_path, *both)) as http:
+        (pair,) = (await asked(http, "pairs"))["pairs"]
+        names = {"place": "episodes.jsonl", "id": "dream", "other_place": "episodes.jsonl", "other": "real"}
+        compared = await asked(http, "compare", **names)
+    assert (pair["parts_at"], pair["same_call"], pair["over"], pair["same_end"]) == told
+    assert (compared["parts_at"], compared["same_end"]) == (told[0], told[3])
+
+
+async def test_a_dream_that_is_over_first_is_not_blamed_on_the_agents(tmp_path: Path) -> None:
+    real = episode("real", ["one", "two", "three"])
+    dream = episode("dream", ["one", "two", "three"], source=Source.SYNTHETIC)
+    cut = dream.model_copy(update={"transitions": dream.transitions[:2], "stop_reason": StopReason.OUT_OF_SUPPORT})
+    async with page(in_folder(tmp_path, cut, real)) as http:
+        (pair,) = (await asked(http, "pairs"))["pairs"]
+    assert (pair["parts_at"], pair["same_call"], pair["over"]) == (3, False, "dream")
 
 
 async def test_long_episodes_are_compared_on_the_page_on_which_they_part(tmp_path: Path) -> None:
@@ -484,6 +527,14 @@ async def test_a_line_that_is_not_an_episode_is_counted_and_hides_no_other(tmp_p
     assert about["folder"]["files"] == [{"place": "e.jsonl", "episodes": 1, "broken": 1}]
     assert [one["id"] for one in listed["episodes"]] == ["good"]
     assert found["episode"] == "good"
+
+
+async def test_a_file_of_episodes_of_which_none_can_be_read_is_listed_with_their_number(tmp_path: Path) -> None:
+    newer = episode("a", ["one"]).model_dump() | {"unknown": 1}
+    (tmp_path / "e.jsonl").write_text(json.dumps(newer, default=str) + "\n")
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        about = await asked(http, "about")
+    assert about["folder"]["files"] == [{"place": "e.jsonl", "episodes": 0, "broken": 1}]
 
 
 async def test_an_episode_that_is_twice_in_a_file_counts_once(tmp_path: Path) -> None:
@@ -771,11 +822,11 @@ async def test_a_probe_whose_success_is_unknown_is_left_out(tmp_path: Path) -> N
 
 async def test_a_training_run_is_shown_without_the_numbers_and_lines_that_cannot_be_shown(tmp_path: Path) -> None:
     lines = ['{"step": 0, "rollout_s": 1.0, "where": "dream", "inside_success": 0.5}', "3", '{"step": 0, "loss": NaN}']
-    (tmp_path / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
+    (tmp_path / "metrics.jsonl").write_text("".join(line + "\n" for line in [*lines, '{"step": 1, "lo', "{}"]))
     async with page(Library(folder=RunFolder(tmp_path))) as http:
         (listed,) = (await asked(http, "runs"))["runs"]
         shown = await asked(http, "run", name=".")
-    assert (listed["updates"], listed["last_inside"]) == (1, 0.5)
+    assert (listed["updates"], listed["last_inside"], listed["broken"]) == (1, 0.5, 2)
     assert shown["learned"] == [{"step": 0, "loss": None}]
 
 

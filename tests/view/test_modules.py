@@ -195,6 +195,46 @@ def test_a_probe_without_an_interval_is_shown_without_one(tmp_path: Path) -> Non
 
 
 @NEEDS_NODE
+def test_a_step_says_why_it_was_the_last_one(tmp_path: Path) -> None:
+    ends: dict[str, JsonObject] = {
+        "limit": {"observation": "x", "truncated": True},
+        "unsure": {"observation": "x", "truncated": True, "is_error": True, "info": {"stop": "out_of_support"}},
+        "open": {"observation": "x", "truncated": True, "info": {"open_end": True}, "reward": -1},
+    }
+    origins: dict[str, JsonObject] = {name: {"tier": "model", "open_end": name == "open"} for name in ends}
+    exported(
+        tmp_path,
+        *[
+            played(name, [{"action": {"name": "go"}, "result": result, "provenance": origins[name]}])
+            for name, result in ends.items()
+        ],
+    )
+    script = """
+        run("data/site.js");
+        const { episodeView } = await import("./episode.js");
+        const badges = [];
+        for (const id of ["limit", "unsure", "open"]) {
+          const view = await episodeView({ place: "episodes.jsonl", id }, CONTEXT);
+          await text(view);
+          const found = all(view, "span").filter((one) => (one.className ?? "").startsWith("badge"));
+          badges.push(found.map((one) => one.textContent).join(", "));
+        }
+        told(badges.join("; "));
+    """
+    assert in_node(tmp_path, script).strip() == "limit reached; the dream was not sure enough; reward -1, open end"
+
+
+@NEEDS_NODE
+def test_a_reward_of_four_digits_keeps_them(tmp_path: Path) -> None:
+    exported(tmp_path)
+    script = """
+        const { number } = await import("./dom.js");
+        told([1234.5, 100.5, 12345.678, 0.12345, -250.25, 3].map(number).join(" "));
+    """
+    assert in_node(tmp_path, script).strip() == "1,234.5 100.5 12,345.68 0.123 -250.25 3"
+
+
+@NEEDS_NODE
 def test_an_instruction_that_was_cut_ends_with_a_mark(tmp_path: Path) -> None:
     exported(tmp_path, played("long", [], instruction="w" * 400), played("short", [], instruction="v" * 300))
     script = """

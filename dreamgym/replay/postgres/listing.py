@@ -53,7 +53,7 @@ CONDITIONS = {
     "task": ("trajectory.body -> 'task' ->> 'id' = %(task)s", "body -> 'task' ->> 'id' = %(task)s"),
     "group": (
         "(trajectory.id = ANY (SELECT id FROM episodes WHERE (body ->> 'group') COLLATE \"C\" BETWEEN %(group)s "
-        'AND %(group_end)s) OR (trajectory.id COLLATE "C" BETWEEN %(group)s AND %(group_end)s '
+        'AND %(group_end)s) OR (trajectory.id COLLATE "C" BETWEEN %(id_start)s AND %(id_end)s '
         f"AND trajectory.id ~ '{IN_PROCESS}'))",
         "(body ->> 'group') COLLATE \"C\" BETWEEN %(group)s AND %(group_end)s",
     ),
@@ -62,8 +62,8 @@ CONDITIONS = {
         "(body ->> 'policy_version')::numeric = %(policy_version)s",
     ),
     "running": ("false", "stop_reason IS NULL"),
-    "failed": ("false", "stop_reason = 'error'"),
-    "over": ("true", "stop_reason <> 'error'"),
+    "failed": ("trajectory.body ->> 'stop_reason' = 'error'", "stop_reason = 'error'"),
+    "over": ("trajectory.body ->> 'stop_reason' <> 'error'", "stop_reason <> 'error'"),
     "text": (
         "(strpos(lower(trajectory.id), lower(%(text)s)) > 0 "
         "OR strpos(lower(trajectory.body -> 'task' ->> 'instruction'), lower(%(text)s)) > 0)",
@@ -333,7 +333,9 @@ def _listed(chosen: EpisodeFilter, episode: str | None = None) -> tuple[str, dic
         "env": chosen.env,
         "task": chosen.task,
         "group": chosen.group,
-        "group_end": f"{chosen.group}~",
+        "group_end": f"{chosen.group}~" if chosen.has_part_of_group else chosen.group,
+        "id_start": chosen.group if chosen.has_part_of_group else f"{chosen.group}-",
+        "id_end": f"{chosen.group}~" if chosen.has_part_of_group else f"{chosen.group}-~",
         "text": chosen.text,
         "source": None if chosen.source is None else SOURCE_CODES[chosen.source],
         # an episode that only a server has is dreamed, unless it is a real one that nobody stores; it is never imported

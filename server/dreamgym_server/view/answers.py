@@ -111,14 +111,15 @@ class Answers:
         """Tasks that were played in a dream and in reality, with the first step at which the newest two differ."""
         found, total = await self._library.pairs(given.get("env", ""), PAIRS)
         parted = await self._library.partings(found)
-        # first those in which the dream answered differently: if the calls differ, the agents differed
-        parted.sort(key=lambda pair: (not pair.same_call, pair.at is None))
+        parted.sort(key=lambda pair: pair.rank)
         shown: list[JsonValue] = [
             {
                 "dream": shown_summary(one.dream),
                 "real": shown_summary(one.real),
                 "parts_at": one.at,
                 "same_call": one.same_call,
+                "over": one.over,
+                "same_end": one.dream.ends_like(one.real),
             }
             for one in parted
         ]
@@ -187,6 +188,7 @@ class Answers:
             "one": shown_summary(one),
             "other": shown_summary(other),
             "parts_at": parts_at,
+            "same_end": one.ends_like(other),
             "total": max(one.outcome.steps, other.outcome.steps),
             "first": first,
             "pairs": [shown_pair(number, pair) for number, pair in enumerate(paired_calls(*sides), start=first)],

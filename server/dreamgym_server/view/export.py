@@ -77,7 +77,7 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
         shared[asked(many, {})] = some
         for name in (str(each["name"]) for each in objects(some[many])):
             shared[asked(one_of_them, {"name": name})] = await answers.by_name()[one_of_them]({"name": name})
-    async for question, answer in _of_buffer(answers, about):
+    async for question, answer in _of_buffer(answers, about, say):
         shared[question] = answer
     behind: JsonObject = {}
     for number, name in enumerate(str(each["name"]) for each in objects((await answers.reports({}))["reports"])):
@@ -131,7 +131,9 @@ def one_script(own: dict[str, bytes]) -> str:
     return '"use strict";\n(() => {\n' + "\n".join(ordered.values()) + "})();\n"
 
 
-async def _of_buffer(answers: Answers, about: JsonObject) -> AsyncIterator[tuple[str, JsonObject]]:
+async def _of_buffer(
+    answers: Answers, about: JsonObject, say: Callable[[str], None]
+) -> AsyncIterator[tuple[str, JsonObject]]:
     """The page's requests for the tasks and the coverage of each environment, with the answers."""
     store = about["store"]
     of_store = [str(one["env"]) for one in objects(store["environments"])] if isinstance(store, dict) else []
@@ -145,8 +147,11 @@ async def _of_buffer(answers: Answers, about: JsonObject) -> AsyncIterator[tuple
         which = {"place": "folder", "env": str(played)}
         yield asked("coverage", which), await kinds["coverage"](which)
     for run in folder["curricula"] if isinstance(folder["curricula"], list) else ():
-        async for each in _tasks(answers, {"run": str(run)}):
-            yield each
+        try:
+            async for each in _tasks(answers, {"run": str(run)}):
+                yield each
+        except InvalidInput as error:  # it is just being written
+            say(f"left out: {error}")
 
 
 async def _tasks(answers: Answers, which: dict[str, str]) -> AsyncIterator[tuple[str, JsonObject]]:

@@ -32,7 +32,7 @@ LEFT_OUT = {"checkpoints", "policy", "best", "warm", "untrained", "node_modules"
 class EpisodeFile:
     """The episodes of one JSONL file, without their steps, and where each lies in the file.
 
-    It does not change after it was read, except for `seen`: of a changed file there is a new one.
+    It does not change after it was read, except for `seen` and `last`: of a changed file there is a new one.
     """
 
     path: Path
@@ -48,6 +48,10 @@ class EpisodeFile:
     """Episodes by environment and task."""
     broken: int = 0
     """Number of lines that are not episodes."""
+    unreadable: int = 0
+    """Number of these that look like episodes, perhaps of another version."""
+    last: Trajectory | None = None
+    """The episode that was read last: a page asks for many of its steps."""
 
     def now(self) -> EpisodeFile:
         """The file as it is now: this object if it has not changed, else a new one."""
@@ -78,10 +82,14 @@ class EpisodeFile:
 
     def trajectory(self, episode: str) -> Trajectory:
         """The whole episode. Raises UnknownEpisode."""
+        last = self.last
+        if last is not None and last.id == episode:
+            return last
         try:
-            return Trajectory.model_validate(parted(self.text(episode))[1])
+            self.last = found = Trajectory.model_validate(parted(self.text(episode))[1])
         except (OSError, ValueError):  # the file was changed since it was read
             raise UnknownEpisode(episode) from None
+        return found
 
     def _take(self, line: bytes, begins: int, at: datetime) -> None:
         try:
@@ -89,6 +97,7 @@ class EpisodeFile:
             summary = _summary(self.place, group, Trajectory.model_validate(body), at)
         except ValueError:
             self.broken += 1
+            self.unreadable += b'"transitions"' in line and b'"task"' in line
             return
         self.episodes[summary.id] = summary
         self.spans[summary.id] = (begins, len(line))
@@ -137,7 +146,7 @@ class RunFolder:
                     one = self._files[path] = known.now()
                 except OSError:  # it was deleted
                     continue
-                if one.episodes:
+                if one.episodes or one.unreadable:
                     found.append(one)
         return found
 

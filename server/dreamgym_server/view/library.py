@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError, UnknownEpisode
 from dreamgym.evaluation.parting import paired_calls, parting
@@ -33,6 +33,15 @@ class Parting(NamedTuple):
     """Number of the first call, counted from 1, at which they differ; None: they are the same."""
     same_call: bool
     """True if they differ in the answer to the same call."""
+    over: Literal["dream", "real"] | None
+    """The episode that is over where they differ, while the other goes on; None: both made a call."""
+
+    @property
+    def rank(self) -> int:
+        """First what the dream did otherwise, then what the agents did otherwise, then what is the same."""
+        if self.at is None:
+            return 2 if self.dream.ends_like(self.real) else 0
+        return 0 if self.same_call or self.over == "dream" else 1
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,14 @@ class Library:
                     begun = paired_calls(*[await self.steps(*which, at, 1) for which in name])
             except UnknownEpisode:  # it was deleted meanwhile
                 continue
-            found.append(Parting(one, other, at, at is not None and begun[min(at, len(begun)) - 1].same_call))
+            if at is None:
+                found.append(Parting(one, other, None, same_call=False, over=None))
+                continue
+            pair = begun[min(at, len(begun)) - 1]
+            over: Literal["dream", "real"] | None = (
+                "dream" if pair.one is None else "real" if pair.other is None else None
+            )
+            found.append(Parting(one, other, at, pair.same_call, over))
         return found
 
     async def pairs(self, env: str, most: int) -> tuple[list[TaskPair], int]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from dreamgym.errors import UnknownName
-from dreamgym.training.record import read_record, tiers_of
+from dreamgym.training.record import tiers_of
 from dreamgym.types import JsonObject
 from dreamgym_server.view.folders import METRICS, RunFolder, is_own
 
@@ -37,13 +38,14 @@ def training_runs(folder: RunFolder) -> list[JsonObject]:
     """The training runs of a folder in short."""
     found: list[JsonObject] = []
     for path in folder.files(METRICS):
-        lines = _record(path)
+        lines, broken = _record(path)
         played = [line for line in lines if "rollout_s" in line]
         probes = [line for line in lines if line.get("real_success") is not None]
         found.append(
             {
                 "name": folder.place_of(path),
                 "updates": len(played),
+                "broken": broken,
                 "where": str(played[-1].get("where")) if played else None,
                 "last_inside": played[-1].get("inside_success") if played else None,
                 "last_probe": {name: probes[-1].get(name) for name in PROBED} if probes else None,
@@ -58,7 +60,7 @@ def training_run(folder: RunFolder, name: str) -> JsonObject:
     paths = {folder.place_of(path): path for path in folder.files(METRICS)}
     if name not in paths:
         raise UnknownName("training run", name, paths)
-    lines = _record(paths[name])
+    lines, _ = _record(paths[name])
     return {
         "name": name,
         "group": _group(paths[name].parent),
@@ -68,12 +70,20 @@ def training_run(folder: RunFolder, name: str) -> JsonObject:
     }
 
 
-def _record(path: Path) -> list[JsonObject]:
+def _record(path: Path) -> tuple[list[JsonObject], int]:
+    """The lines of a metrics file, and how many others cannot be read. A last line without a line break is left out."""
     try:
-        lines = read_record(path)
-    except (OSError, ValueError, RecursionError):  # it was deleted, or another program wrote to it
-        return []
-    return [{name: _finite(value) for name, value in line.items()} for line in lines if isinstance(line, dict)]
+        whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+    except OSError:  # it was deleted
+        return [], 0
+    written = [line for line in whole.splitlines() if line.strip()]
+    lines: list[JsonObject] = []
+    for line in written:
+        with suppress(ValueError, RecursionError):
+            values = json.loads(line)
+            if isinstance(values, dict):
+                lines.append({name: _finite(value) for name, value in values.items()})
+    return lines, len(written) - len(lines)
 
 
 def _finite(value: JsonValue) -> JsonValue:

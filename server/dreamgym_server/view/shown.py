@@ -82,6 +82,7 @@ def shown_step(number: int, step: Transition, *, most: int | None = CHARACTERS) 
         "reward": result.reward,
         "terminated": result.terminated,
         "truncated": result.truncated,
+        "stop": result.info.get("stop"),
         "reasoning": cut(step.reasoning, most) if step.reasoning else None,
         "state": _shown_state(step, most),
         "tier": origin.tier.value,

@@ -134,6 +134,6 @@ function coverage(map, which) {
           el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Map of recorded states and calls" }, el("table.map", {}, el("thead", {}, el("tr", {}, el("td", {}, "state"), map.actions.map((action) => el("th", { scope: "col", title: action }, el("code", {}, inShort(action)))))), el("tbody", {}, cells))),
         ]
       : null,
-    el("p", {}, el("a", { href: link("episodes", which.place === "folder" ? { place: "folder" } : { place: "store", env: which.env }) }, `All episodes of ${which.env}`)),
+    el("p", {}, el("a", { href: link("episodes", { place: which.place === "folder" ? "folder" : "store", env: which.env }) }, `All episodes of ${which.env}`)),
   );
 }

@@ -13,7 +13,9 @@ export async function compareView(given, { signal }) {
   const parts = found.parts_at;
   const told =
     parts === null
-      ? "The two are the same to the end: every call, answer, reward and end."
+      ? found.same_end
+        ? "The two are the same to the end: every call, answer, reward and end."
+        : "All calls and answers are the same, but the two end differently."
       : parts === 1
         ? "They part at the first call."
         : `The first ${plural(parts - 1, "call")} and their answers are the same. They part at step ${number(parts)}.`;

@@ -171,7 +171,7 @@ function filtered(everything, given) {
       (!given.env || one.env === given.env) &&
       (!given.source || one.source === given.source) &&
       (!given.task || one.task === given.task) &&
-      (!given.group || (one.group ?? "").startsWith(given.group)) &&
+      (!given.group || one.group === given.group || (/[-/]$/.test(given.group) && (one.group ?? "").startsWith(given.group))) &&
       (!given.state || one.state === given.state) &&
       (!given.tier || given.tier in one.tiers) &&
       (!given.success || String(one.success) === given.success) &&

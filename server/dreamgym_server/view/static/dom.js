@@ -41,7 +41,8 @@ export function seconds(value) {
 }
 
 export function number(value) {
-  return Number.isInteger(value) ? value.toLocaleString("en") : Number(value.toPrecision(3)).toString();
+  const isLong = Number.isInteger(value) || Math.abs(value) >= 100;
+  return isLong ? value.toLocaleString("en", { maximumFractionDigits: 2 }) : Number(value.toPrecision(3)).toString();
 }
 
 export function when(text) {

@@ -4,7 +4,7 @@ import { el, isCut, link, number, percent, plural, recordedText, seconds, svg, w
 import { ask, isExport, watch } from "./data.js";
 import { differing } from "./difference.js";
 import { forkButton, handSection } from "./hand.js";
-import { call, compareLink, empty, ending, episodeLink, instruction, outcome, sourceChip, spent, stepsOf, tierBar, tierChip } from "./parts.js";
+import { ENDS, call, compareLink, empty, ending, episodeLink, instruction, outcome, sourceChip, spent, stepsOf, tierBar, tierChip } from "./parts.js";
 
 const PAGE = 100;
 
@@ -210,10 +210,10 @@ export function stepView(step, one) {
   const share = el("a.anchor", { href: episodeLink(one, { step: step.step }), title: "A link to this step" }, `#${step.step}`);
   const article = el("li.step", { id: `step-${step.step}`, "data-step": step.step, tabindex: -1, value: step.step });
   const badges = [
-    step.is_error ? el("span.badge.bad", {}, "refused") : null,
-    step.reward ? el("span.badge.good", {}, `reward ${number(step.reward)}`) : null,
+    step.is_error && !step.stop ? el("span.badge.bad", {}, "refused") : null,
+    step.reward ? el(`span.badge.${step.reward > 0 ? "good" : "bad"}`, {}, `reward ${number(step.reward)}`) : null,
     step.terminated ? el("span.badge", {}, "ends the task") : null,
-    step.truncated ? el("span.badge", {}, "limit reached") : null,
+    step.stop ? el("span.badge.bad", {}, ENDS[step.stop] ?? "no answer") : step.truncated && !step.open_end ? el("span.badge", {}, "limit reached") : null,
     step.open_end ? el("span.badge", { title: "Nobody knows if this step ended the task" }, "open end") : null,
     step.unbounded ? el("span.badge", { title: "It changed the state in a way that no recording shows" }, "beyond recordings") : null,
   ];

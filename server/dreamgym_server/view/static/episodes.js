@@ -36,7 +36,8 @@ function filters(chosen, about) {
     ...(about.folder ? [["folder", `run folder ${about.folder.name}`]] : []),
     ...(about.store ? [["store", "store"]] : []),
   ];
-  const envs = (about.store?.environments ?? []).map((one) => [one.env, one.env]);
+  const names = chosen.place === "store" ? (about.store?.environments ?? []).map((one) => one.env) : (about.folder?.environments ?? []);
+  const envs = [...new Set([...names, ...(chosen.env ? [chosen.env] : [])])].map((name) => [name, name]);
   const field = (name, label, choices) =>
     el("label", {}, label, el("select", { name }, choices.map(([value, words]) => el("option", { value, selected: value === (chosen[name] ?? "") }, words))));
   const any = ["", "any"];
@@ -45,7 +46,7 @@ function filters(chosen, about) {
     { "aria-label": "Filters" },
     el("label.wide", {}, "Task or id", el("input", { type: "search", name: "text", value: chosen.text ?? "", placeholder: "contains …" })),
     places.length > 1 ? field("place", "Where", places) : null,
-    envs.length > 1 && chosen.place === "store" ? field("env", "Environment", [any, ...envs]) : null,
+    envs.length > 1 || chosen.env ? field("env", "Environment", [any, ...envs]) : null,
     field("source", "Played in", [any, ["synthetic", "dream"], ["real", "reality"], ["imported", "imported"]]),
     field("success", "Success", [any, ["true", "yes"], ["false", "no"]]),
     field("tier", "Answered by", [any, ...Object.keys(TIERS).map((tier) => [tier, tier])]),

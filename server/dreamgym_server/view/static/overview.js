@@ -34,8 +34,10 @@ function pairList(found) {
   section.append(el("p.legend", {}, "The bar shows who answered in the dream: ", used.map((tier) => el("span.explained", {}, tierChip(tier), ` ${TIERS[tier]}`))));
   const list = el("ul.pairs", {});
   for (const pair of found.pairs) {
-    const parts = pair.parts_at === null ? "the same to the end" : `they part at step ${pair.parts_at}`;
-    const how = pair.parts_at === null ? "" : pair.same_call ? "the same call, another answer" : "the agents made different calls";
+    const same = pair.parts_at === null && pair.same_end;
+    const parts = same ? "the same to the end" : pair.parts_at === null ? "they end differently" : `they part at step ${pair.parts_at}`;
+    const over = { dream: "the dream was over", real: "reality was over" };
+    const how = same ? "" : pair.parts_at === null ? "the same calls and answers" : (over[pair.over] ?? (pair.same_call ? "the same call, another answer" : "the agents made different calls"));
     list.append(
       el(
         "li",
@@ -46,7 +48,7 @@ function pairList(found) {
           el("span.task", {}, instruction(pair.dream)),
           el("span.faint", {}, `${pair.dream.env} · ${pair.dream.task}`),
           el("span.sides", {}, sourceChip(pair.dream.source), tierBar(pair.dream.tiers), sourceChip(pair.real.source)),
-          el("span", {}, el(`strong.${pair.parts_at === null ? "same" : "differs"}`, {}, parts), how ? el("span.faint", {}, `: ${how}`) : null),
+          el("span", {}, el(`strong.${same ? "same" : "differs"}`, {}, parts), how ? el("span.faint", {}, `: ${how}`) : null),
         ),
       ),
     );

@@ -22,7 +22,7 @@ export function sourceChip(source) {
   return el(`span.source.source-${source}`, {}, words[source] ?? source);
 }
 
-const ENDS = {
+export const ENDS = {
   terminated: "the task ended",
   max_steps: "step limit",
   finished: "the agent finished",
@@ -37,13 +37,18 @@ export function outcome(one) {
   const told = one.success === true ? "success" : one.success === false ? "no success" : "not judged";
   const kind = one.success === true ? "good" : one.success === false ? "bad" : "open";
   const reward = one.reward === null ? "reward unknown" : `reward ${number(one.reward)}`;
-  return el(`span.outcome.${kind}`, { title: `${ENDS[one.stop_reason] ?? one.stop_reason}, ${reward}` }, told);
+  return el(`span.outcome.${kind}`, { title: `${wordsOfEnd(one)}, ${reward}` }, told);
 }
 
 export function ending(one) {
   if (one.state === "running") return "it is being played";
   const reward = one.reward === null ? "its reward is unknown" : `reward ${number(one.reward)}`;
-  return `${ENDS[one.stop_reason] ?? one.stop_reason}, ${reward}`;
+  return `${wordsOfEnd(one)}, ${reward}`;
+}
+
+// A step that was the last one, but whose end nobody could judge, stops an episode as the limit does.
+function wordsOfEnd(one) {
+  return one.stop_reason === "max_steps" && one.reward === null ? "over without a verdict" : (ENDS[one.stop_reason] ?? one.stop_reason);
 }
 
 // A bar of how many steps each tier answered, with its description in words.

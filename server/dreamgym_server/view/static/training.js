@@ -54,7 +54,7 @@ function runTable(runs, chosen) {
       {},
       el("td", {}, box),
       el("th", { scope: "row" }, el("a", { href: link("training", { runs: run.name }) }, label(run.name))),
-      el("td", {}, plural(run.updates, "update"), run.where ? el("span.faint", {}, ` in ${run.where === "real" ? "reality" : "the dream"}`) : null),
+      el("td", {}, plural(run.updates, "update"), run.broken ? el("span.note", {}, ` ${plural(run.broken, "line")} could not be read`) : null, run.where ? el("span.faint", {}, ` in ${run.where === "real" ? "reality" : "the dream"}`) : null),
       el("td", {}, run.last_probe ? `${percent(run.last_probe.real_success)}${interval(run.last_probe.real_low, run.last_probe.real_high, percent)}` : el("span.faint", {}, "no probe")),
       el("td", {}, tierBar(run.tiers)),
     );
