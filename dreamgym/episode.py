@@ -166,7 +166,8 @@ async def play(
 ) -> Trajectory:
     """Let a behaviour play one task to its end. If the environment fails, the trajectory carries the error.
 
-    A behaviour that asks for one more step after the end does not change how the episode ended.
+    A behaviour that asks for one more step after the end does not change how the episode ended. A real episode that its
+    environment did not end has the reward of the environment's `verdict`, if it has one.
     """
     recorder = Recorder(environment, spec.max_steps)
     first = await recorder.reset(task, seed=seed)
@@ -178,4 +179,8 @@ async def play(
     except DreamGymError as failure:
         if not (recorder.is_over and isinstance(failure, EpisodeFinished)):
             error = f"{type(failure).__name__}: {failure}"
-    return recorder.trajectory(source, world=task.id if spec.deterministic else "", error=error)
+    played = recorder.trajectory(source, world=task.id if spec.deterministic else "", error=error)
+    has_ended = bool(played.transitions) and played.transitions[-1].result.terminated
+    if source is not Source.REAL or error is not None or has_ended or not hasattr(environment, "verdict"):
+        return played
+    return played.model_copy(update={"final_reward": float(environment.verdict())})

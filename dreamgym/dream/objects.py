@@ -63,9 +63,10 @@ class ObjectWorlds:
                 logger.warning("world %r is left out of the dream of objects: %s", name, world.fault)
         steps = [step for world in worlds.values() for step in world.steps]
         rules = learn_rules(steps, reader.schema)
+        kept = {name: _with_steps(world, rules) for name, world in worlds.items()}
         for fact in missing_facts(steps, rules, reader.schema):
-            worlds[fact.world] = replace(worlds[fact.world], start=_with_fact(worlds[fact.world].start, fact))
-        return cls(reader, goals, rules, {name: _with_steps(world, rules) for name, world in worlds.items()})
+            kept[fact.world] = _with_fact(kept[fact.world], fact)
+        return cls(reader, goals, rules, kept)
 
     @cached_property
     def shown(self) -> tuple[JsonObject, ...]:
@@ -104,8 +105,17 @@ def _with_steps(world: KnownWorld, rules: ObjectRules) -> KnownWorld:
     return replace(world, steps=tuple(s for s in steps if rules.run(s.tool, s.before, s.arguments) is None))
 
 
-def _with_fact(start: JsonObject, fact: MissingFact) -> JsonObject:
-    """The start with one more item in a list of an entity."""
+def _with_fact(world: KnownWorld, fact: MissingFact) -> KnownWorld:
+    """The world with one more item in a list of an entity, at the start and after each recorded step."""
+    steps = (
+        replace(step, before=_with_item(step.before, fact), after=_with_item(step.after, fact)) for step in world.steps
+    )
+    ends = tuple(_with_item(end, fact) for end in world.ends)
+    return replace(world, start=_with_item(world.start, fact), steps=tuple(steps), ends=ends)
+
+
+def _with_item(start: JsonObject, fact: MissingFact) -> JsonObject:
+    """The state with one more item in a list of an entity."""
     part = start[fact.collection]
     entity = part.get(fact.entity) if isinstance(part, dict) else None
     items = entity.get(fact.field) if isinstance(entity, dict) else None

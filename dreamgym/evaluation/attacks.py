@@ -134,7 +134,7 @@ async def attacks(
         if episode is not None and episode.rewarded and make_real is not None:
             again = repeating(episode.actions)
             real = await perform(spec, make_real, task, again, seed=seed + number, source=Source.REAL)
-            if has_succeeded(real, ends_itself=False):
+            if has_succeeded(real, ends_itself=spec.is_over_when_done):
                 return episode.model_copy(update={"rewarded": False})
         return episode
 

@@ -197,7 +197,8 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
     if trajectory.success:
         return True
     has_ended = bool(steps) and steps[-1].result.terminated
-    if has_ended and ends_itself and trajectory.source is Source.REAL:
+    is_decided = (has_ended and ends_itself) or trajectory.final_reward is not None
+    if is_decided and trajectory.source is Source.REAL:
         return False
     state = last_state(trajectory)
     told = [(step.result.observation, step.provenance) for step in steps]

@@ -39,8 +39,9 @@ class FinalAnswers(Frozen):
     """The verdicts on all episodes."""
 
     episodes: int
-    known: int
-    """Number of recorded episodes whose success is known. If they are more, `episodes` of them were drawn."""
+    known: int | None = None
+    """Number of recorded episodes whose success is known. If they are more, `episodes` of them were drawn. None: not
+    told, by an older report."""
     decided: Rate
     """Share of the episodes with a verdict."""
     reward: Detection

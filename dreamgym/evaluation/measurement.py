@@ -101,7 +101,7 @@ class Measurement:
         self._complete = False
         self._with_outcome = 0
         self._asked_together: set[int] = set()
-        """How many steps were asked for at a time when the kept ones were predicted."""
+        """The numbers of steps that were asked for at a time, here and when the kept ones were predicted."""
         self._at_a_time = wanted.parallel
 
     async def run(self, elsewhere: Predict | None = None, *, places: int | None = None) -> None:
@@ -148,7 +148,9 @@ class Measurement:
                 prices,
                 known_transitions=known,
                 price=price_of(self._setting.model),
-                at_a_time=self._at_a_time if self._asked_together <= {self._at_a_time} else None,
+                at_a_time=next(iter(together))
+                if len(together := self._asked_together or {self._at_a_time}) == 1
+                else None,
             ),
             worst=worst(calls, explicit=explicit),
             closed_loop=self._loop,
@@ -241,6 +243,7 @@ class Measurement:
                 if call.got is None:
                     await self._require_answering(self._model)
                 self._calls.append(call)
+                self._asked_together.add(self._at_a_time)
                 if kept is not None and (row_ := KeptStep.of(call, self._at_a_time)) is not None:
                     kept.add(row_)
                 self._progress(f"{chosen}: {len(self._calls)} of {len(given.steps)} steps")

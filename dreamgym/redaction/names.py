@@ -15,7 +15,7 @@ _SECRET_NAME = re.compile(
     r"""(?:.*_)?(?:
       [a-z0-9]*(?:password|passwd|passphrase|passcode|secret|apikey|authtoken|accesstoken|token)
     | passwort|credentials?|secrets|passwords|authorization|cookies?|cvv2?|cvc2?|otp|totp|csrf|xsrf|dsn
-    | jwt|bearer|mnemonic
+    | jwt|bearer|mnemonic|secret_?string
     | (?:.+_)(?:pwd|pw|pat)
     | (?:api|auth|access|private|secret|signing|encryption|service|account|client|session|ssh|deploy|master|shared
         |license|licence|recovery|hmac|gpg|pgp|app|application|consumer|subscription|admin|webhook|management)_?key

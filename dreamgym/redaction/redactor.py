@@ -17,7 +17,7 @@ from dreamgym.redaction import forms, pairs, personal
 from dreamgym.redaction.encodings import Unescaped, redact_blobs
 from dreamgym.redaction.find import Find
 from dreamgym.redaction.linear import compiled
-from dreamgym.redaction.names import has_letter_and_digit, holds_secret, is_secret_name
+from dreamgym.redaction.names import has_letter_and_digit, holds_secret, is_secret_name, may_be_secret_name
 from dreamgym.redaction.placeholder import MARK, Placeholders, load_key
 from dreamgym.redaction.rules import RedactionRules
 from dreamgym.redaction.tables import columns, under
@@ -45,8 +45,13 @@ _WINDOW, _OVERLAP = 2**14, 2**12
 long."""
 _OPAQUE = re.compile(r"[A-Za-z0-9+/]{4096,}+")
 """Long base64, such as a picture, which contains prefixes of tokens by chance. No token is as long."""
-_NAMES = ("name", "key", "label", "field", "header", "variable", "parameter", "property", "title", "id", "type")
-_VALUES = ("value", "content", "text", "data", "val")
+_NAMES = (
+    *("name", "key", "label", "field", "header", "variable", "parameter", "property", "title", "id", "type"),
+    "parameterkey",
+)
+_VALUES = ("value", "content", "text", "data", "val", "parametervalue")
+_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
+"""A name of words, such as that of a column."""
 MAX_ENCODED = 4
 """Number of encodings inside each other that are opened. Each can be read in two ways, so each doubles the time."""
 MAX_REMEMBERED = 2000
@@ -161,25 +166,33 @@ class Redactor:
             return value
         return type(value)(redacted) if redacted.lstrip("-").isdigit() else 0
 
-    def _list(self, items: list[JsonValue]) -> JsonValue:
-        """Redact a list. Names may precede values: `["--password", "x"]`, and in pairs `["Authorization", "x"]`."""
+    def _list(self, items: list[JsonValue], *, is_of_pairs: bool = False) -> JsonValue:
+        """Redact a list. Names may precede values: `["--password", "x"]`, and in pairs `["Authorization", "x"]`.
+
+        Two words alone are two names, such as those of required arguments, unless the list is one of pairs.
+        """
+        pairs = bool(items) and all(isinstance(one, list) and len(one) == 2 for one in items)
         redacted: list[JsonValue] = []
         for at, item in enumerate(items):
             before = items[at - 1] if at else None
             is_option = isinstance(before, str) and before.startswith("-") and isinstance(item, str) and item[:1] != "-"
             is_pair = isinstance(before, str) and len(items) == 2 and isinstance(item, str)
+            is_pair = is_pair and (is_of_pairs or not _WORDS.fullmatch(str(item)))
             if (is_option or is_pair) and self._is_secret(str(before).lstrip("-"), item):
                 redacted.append(self._field(str(before).lstrip("-"), item))
             elif is_option and before in {"-u", "--user", "--proxy-user"} and isinstance(item, str) and ":" in item:
                 user, _, password = item.partition(":")
                 redacted.append(f"{self._text(user)}:{self._whole_text('password', password)}")
+            elif pairs and isinstance(item, list):
+                redacted.append(self._list(item, is_of_pairs=True))
             else:
                 redacted.append(self._value(item))
         return redacted
 
     def _object(self, value: JsonObject) -> JsonValue:
         """Redact an object by its field names, by `{"name": "password", "value": "x"}`, and rows by column names."""
-        entries = [name for key in _NAMES if isinstance(name := value.get(key), str)]
+        lower = {name.lower(): item for name, item in value.items()}
+        entries = [name for key in _NAMES if isinstance(name := lower.get(key), str)]
         entry = next((name for name in entries if self._is_secret(name, "")), None)
         names = next(
             (item for item in value.values() if _is_heading(item) and any(self._is_secret(name, "") for name in item)),
@@ -188,7 +201,7 @@ class Redactor:
         redacted: JsonObject = {}
         for name, item in value.items():
             if entry is not None and (
-                name == "value" or (name in _VALUES and isinstance(item, str) and " " not in item)
+                name.lower() == "value" or (name.lower() in _VALUES and isinstance(item, str) and " " not in item)
             ):
                 clean = self._field(entry, item)
             elif names is not None and item is not names and isinstance(item, list):
@@ -226,6 +239,8 @@ class Redactor:
 
     def _field(self, name: str, value: JsonValue) -> JsonValue:
         if not self._is_secret(name, value):
+            if isinstance(value, list) and may_be_secret_name(name):
+                return [self._field(name, one) if isinstance(one, str) else self._value(one) for one in value]
             return self._value(value)
         if isinstance(value, list):
             return [self._field(name, item) for item in value]
@@ -265,7 +280,7 @@ class Redactor:
 
     def _json(self, text: str) -> str:
         """Redact a text that is JSON. Its layout is kept if it is a usual one. Raises ValueError if it is not JSON."""
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_once)
         redacted = self._value(value)
         if redacted == value:
             return text
@@ -364,6 +379,14 @@ def _overlaps(marks: list[tuple[int, int]], start: int, end: int) -> bool:
 def _valid(text: str) -> str:
     """The text with a question mark for each half of a surrogate pair, which has no UTF-8 form."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _once(fields: list[tuple[str, JsonValue]]) -> JsonObject:
+    """An object of JSON. Raises ValueError if it has a field twice: the first value would be read by nobody."""
+    found = dict(fields)
+    if len(found) < len(fields):
+        raise ValueError("a field occurs twice")
+    return found
 
 
 def _is_heading(value: JsonValue) -> TypeGuard[list[str]]:

@@ -110,12 +110,16 @@ class Crew(Generic[One_contra, Result_co]):
             Exception: the error of the unit, with the name of its class.
         """
         unit = pickle.dumps(one)
-        for _ in range(ATTEMPTS):
+        lost = 0
+        while lost < ATTEMPTS:
             actor = await self._place()
             try:
                 done, kind, answer = await actor.do.remote(unit)
             except self._lost:
-                done = None
+                done, lost = None, lost + 1
+            except Exception:  # of Ray itself: the worker can do other units
+                self._free.put_nowait(actor)
+                raise
             if done is None:  # it died, or is a new process that has not opened the job
                 self.present -= 1
                 joining = asyncio.create_task(self._join(actor))
@@ -304,8 +308,10 @@ def _worker_class() -> type:
             try:
                 one = pickle.loads(unit)  # noqa: S301
                 return True, "", pickle.dumps(await self._opened.result()(one))
-            except Exception as error:  # noqa: BLE001  # other people's agents and environments
-                return False, type(error).__name__, first_reason(error)
+            # other people's agents and environments; some end the process, or cancel their own tasks
+            except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
+                said = first_reason(error) if isinstance(error, Exception) else str(error)
+                return False, type(error).__name__, said
 
         async def close(self) -> None:
             self._closing.set()

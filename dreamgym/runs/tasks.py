@@ -19,7 +19,7 @@ from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.llm import LLM
 from dreamgym.replay.buffer import ReplayBuffer, TaskValue
 from dreamgym.runs.console import say
-from dreamgym.runs.opening import may_be_learned, open_store
+from dreamgym.runs.opening import as_described, may_be_learned, open_store
 from dreamgym.training.rollout import draw_seed
 from dreamgym.types import Frozen, Origin, Task
 
@@ -99,7 +99,8 @@ async def generate_tasks(
             if goals is not None:
                 generator, parents = goals, _most_valuable_first(filter(goals.is_recorded, learned), values)
             else:
-                generator = _generator(spec, llm, RecordedWorlds(await store.buffer.trajectories(spec.name)))
+                recorded = as_described(spec, await store.buffer.trajectories(spec.name))
+                generator = _generator(spec, llm, RecordedWorlds(recorded))
                 parents = _valuable(spec, learned, values)
             # the seed depends on the number of known tasks, so that the same command draws differently the next time
             new = await _varied(generator, parents, known, wanted, draw_seed(seed, len(known)))

@@ -209,6 +209,7 @@ def parse_action(spec: EnvironmentSpec, text: str) -> ToolCall:
         call = json.loads(text)
         if is_too_deep(call):
             raise InvalidInput(f"not a tool call: it is nested deeper than {MAX_DEPTH} levels")
+        json.dumps(call, ensure_ascii=False, allow_nan=False).encode()  # neither NaN nor half a surrogate pair is JSON
         return ToolCall(name=call["name"], arguments=call.get("arguments", {}))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidInput('not a tool call: expected {"name": …, "arguments": {…}} as JSON') from error

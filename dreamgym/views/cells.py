@@ -86,16 +86,26 @@ class Sheet:
     is_whole: bool = False
     """True if every cell that is not in `cells` is empty."""
 
-    def value(self, cell: Cell, depth: int = 0) -> JsonValue:
+    def value(self, cell: Cell) -> JsonValue:
         """The value that a cell shows. Raises UnknownCell."""
-        if cell not in self.cells and not self.is_whole:
-            raise UnknownCell(cell_name(cell))
-        value = self.cells.get(cell)
-        return self._computed(value, depth) if isinstance(value, str) and value.startswith("=") else value
+        return self._shown(cell, 0, {})
 
     def values(self, block: Block) -> list[list[JsonValue]]:
         """The rows of a block. Raises UnknownCell."""
-        return [[self.value(cell) for cell in row] for row in block.rows()]
+        known: dict[Cell, JsonValue] = {}
+        return [[self._shown(cell, 0, known) for cell in row] for row in block.rows()]
+
+    def _shown(self, cell: Cell, depth: int, known: dict[Cell, JsonValue]) -> JsonValue:
+        """The value of a cell. `known` has those computed so far: formulas may refer to one cell again and again."""
+        if cell in known:
+            return known[cell]
+        if cell not in self.cells and not self.is_whole:
+            raise UnknownCell(cell_name(cell))
+        value = self.cells.get(cell)
+        if isinstance(value, str) and value.startswith("="):
+            value = self._computed(value, depth, known)
+        known[cell] = value
+        return value
 
     def used(self) -> Block:
         """The block from A1 to the last cell that is not empty. Raises UnknownCell if it is not known."""
@@ -111,11 +121,11 @@ class Sheet:
     def with_values(self, values: Mapping[Cell, JsonValue]) -> Sheet:
         return replace(self, cells={**self.cells, **values})
 
-    def _computed(self, formula: str, depth: int) -> JsonValue:
+    def _computed(self, formula: str, depth: int, known: dict[Cell, JsonValue]) -> JsonValue:
         if depth == DEPTH or not FORMULA.fullmatch(formula):
             raise UnknownCell(formula)
         try:
-            value = self._number(ast.parse(formula[1:].strip(), mode="eval").body, depth)
+            value = self._number(ast.parse(formula[1:].strip(), mode="eval").body, depth, known)
             is_finite = math.isfinite(value)
         except (SyntaxError, RecursionError, MemoryError, OverflowError) as error:
             raise UnknownCell(formula) from error
@@ -123,12 +133,12 @@ class Sheet:
             raise UnknownCell(formula)
         return value
 
-    def _number(self, node: ast.expr, depth: int) -> float:
+    def _number(self, node: ast.expr, depth: int, known: dict[Cell, JsonValue]) -> float:
         if isinstance(node, ast.BinOp) and (apply := OPERATORS.get(type(node.op))) is not None:
-            return apply(self._number(node.left, depth), self._number(node.right, depth))
+            return apply(self._number(node.left, depth, known), self._number(node.right, depth, known))
         value: object = node.value if isinstance(node, ast.Constant) else None
         if isinstance(node, ast.Name) and (block := Block.of(node.id)) is not None:
-            value = self.value(block.first, depth + 1)
+            value = self._shown(block.first, depth + 1, known)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15:
             return value
         raise UnknownCell("a formula")

@@ -22,8 +22,11 @@ from dreamgym.types import JsonObject, ToolCall
 from dreamgym.views.expressions import ValueName
 
 STATEMENT = re.compile(
-    r"\s*(select|with|values|insert|update|delete|replace|create|drop|alter|pragma)\b", re.IGNORECASE
+    r"(?:\s++|--[^\n]*+(?:\n|$)|/\*(?:[^*]|\*(?!/))*+\*/)*+(select|with|values|insert|update|delete|replace|create|drop|alter|pragma)\b",
+    re.IGNORECASE,
 )
+HARMLESS = re.compile(r"\s*(?:explain|show|describe|desc)\b|\s*$", re.IGNORECASE)
+"""What changes no table although it is no statement that is read here; an empty text is a call without SQL."""
 ORDER = r"\s+order\s+by\s+\w+(?:\s+(?:asc|desc))?(?:\s*,\s*\w+(?:\s+(?:asc|desc))?)*"
 WHOLE = re.compile(rf"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?(?:{ORDER})?", re.IGNORECASE)
 SOME = re.compile(r"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s+where\s[^;]*", re.IGNORECASE)
@@ -90,8 +93,12 @@ class KnownDatabase:
 
     def statement(self, action: ToolCall) -> str | None:
         """The SQL of a call; None if it has none."""
+        value = self._text(action)
+        return value if STATEMENT.match(value) else None
+
+    def _text(self, action: ToolCall) -> str:
         value = action.arguments.get(self.arguments.get(action.name, ""))
-        return value if isinstance(value, str) and STATEMENT.match(value) else None
+        return value if isinstance(value, str) else ""
 
     def kind(self, action: ToolCall) -> str:
         """The first word of the SQL of a call; empty if it has none."""
@@ -115,6 +122,8 @@ class KnownDatabase:
                 unknown = {name for name, table in self.tables.items() if not table.is_complete}
                 for call in written:
                     statement = self.statement(call)
+                    if statement is None and not HARMLESS.match(self._text(call)):
+                        unknown |= self.tables.keys()  # such as TRUNCATE, or a transaction that may be taken back
                     if statement is not None and self.kind(call) not in QUERIES:
                         said = _run(opened, statement)
                         if said.error is not None or unknown & said.read or UNSURE.search(statement):

@@ -62,13 +62,16 @@ class Described(McpEnvironment):
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"url": "http://ada:pass@127.0.0.1:9/mcp?api_key=S3CRET"}, "'http://127.0.0.1:9/mcp'"),
-        ({"url": "http://127.0.0.1:9/s/Zx81kQ0pLm72RtYw/mcp"}, "'http://127.0.0.1:9/s/.../mcp'"),
-        ({"command": ["no-such-server", "crm", "--api-key", "S3CRET"]}, "'no-such-server crm'"),
+        ({"url": "http://ada:pass@127.0.0.1:9/s/Zx81kQ0pLm72RtYw/mcp?api_key=S3CRET"}, "'http://127.0.0.1:9'"),
+        ({"command": ["mcp-postgres", "postgresql://ada:hunter2@db/x"]}, "'mcp-postgres'"),
+        ({"command": ["npx", "-y", "@scope/server-memory", "--api-key", "S3CRET"]}, "'npx @scope/server-memory'"),
+        ({"command": ["python", "-m", "counter", "sk-live-12ab34cd56ef78"]}, "'python counter'"),
     ],
 )
 def test_a_server_is_named_without_the_secrets_of_its_address_or_command(options: JsonObject, name: str) -> None:
     assert McpOptions.model_validate(options).server == f"MCP server {name}"
+    with pytest.raises(ValueError, match="Invalid IPv6 URL"):
+        McpOptions.model_validate({"url": "http://[bad/mcp"})
 
 
 async def test_a_stdio_server_keeps_the_contract_of_environments() -> None:

@@ -101,10 +101,20 @@ async def test_the_cost_names_the_number_of_steps_that_all_workers_of_a_cluster_
 
 async def test_a_time_says_if_kept_steps_were_predicted_with_another_number_at_a_time(tmp_path: Path) -> None:
     held = await given()
-    for parallel, told in ((8, 8), (8, 8), (1, None)):
+
+    def stop_after_five(text: str) -> None:
+        if text.endswith("5 of 12 steps"):
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+    stopped = measuring(held, out=tmp_path, progress=stop_after_five)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(stopped.run())
+    for parallel in (8, 1):  # the second time, nothing is predicted
         measured = measuring(held, wanted=WANTED._replace(parallel=parallel), out=tmp_path)
         await measured.run()
-        assert measured.report().cost.at_a_time == told
+        assert (stopped.report().cost.at_a_time, measured.report().cost.at_a_time) == (1, None)
 
 
 async def test_of_many_recorded_episodes_some_are_drawn_for_a_verdict_wherever_the_failures_are() -> None:

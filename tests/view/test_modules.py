@@ -221,7 +221,9 @@ def test_a_step_says_why_it_was_the_last_one(tmp_path: Path) -> None:
         }
         told(badges.join("; "));
     """
-    assert in_node(tmp_path, script).strip() == "limit reached; the dream was not sure enough; reward -1, open end"
+    assert (
+        in_node(tmp_path, script).strip() == "limit reached; the dream was not sure enough; reward -1, over, open end"
+    )
 
 
 @NEEDS_NODE

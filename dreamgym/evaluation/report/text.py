@@ -138,7 +138,8 @@ def sections(one: SettingReport) -> list[Section]:
     ]
     if one.final_answers is not None:
         known = one.final_answers
-        drawn = f" {known.episodes} of {known.known}, drawn at random." if known.episodes < known.known else ""
+        is_drawn = known.known is not None and known.episodes < known.known
+        drawn = f" {known.episodes} of {known.known}, drawn at random." if is_drawn else ""
         found.append(Section("final answers", final_answer_rows(known), (f"{FINAL_NOTE}{drawn}",)))
     if one.calibration is not None:
         found.append(Section("confidence", calibration_rows(one.calibration), CONFIDENCE_NOTES))

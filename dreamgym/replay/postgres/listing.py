@@ -54,7 +54,7 @@ CONDITIONS = {
     "group": (
         "(trajectory.id = ANY (SELECT id FROM episodes WHERE (body ->> 'group') COLLATE \"C\" BETWEEN %(group)s "
         'AND %(group_end)s) OR (trajectory.id COLLATE "C" BETWEEN %(id_start)s AND %(id_end)s '
-        f"AND trajectory.id ~ '{IN_PROCESS}'))",
+        f"AND substring(trajectory.id FROM '{IN_PROCESS}') COLLATE \"C\" BETWEEN %(group)s AND %(group_end)s))",
         "(body ->> 'group') COLLATE \"C\" BETWEEN %(group)s AND %(group_end)s",
     ),
     "policy_version": (

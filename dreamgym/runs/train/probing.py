@@ -49,8 +49,10 @@ class ProbesInReality:
 
     def _recorded(self) -> RealProbes:
         record = read_record(self._out / "metrics.jsonl")
-        made = sum(isinstance(line.get("real_outcomes"), list) for line in record)  # with another interval, perhaps
-        probes = RealProbes(planned=max(made, 2) + self._settings.steps // self._settings.probe_every)
+        every, steps = self._settings.probe_every, self._settings.steps
+        # a run that was resumed may have been probed at another interval
+        made = {int(str(line["step"])) for line in record if isinstance(line.get("real_outcomes"), list)}
+        probes = RealProbes(planned=max(2 + steps // every, len(made | {0, steps, *range(every, steps, every)})))
         for line in record:
             if isinstance(outcomes := line.get("real_outcomes"), list):
                 if len(outcomes) != len(self._tasks):

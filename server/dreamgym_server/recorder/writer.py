@@ -39,6 +39,8 @@ LINE_COST = 100
 """Characters that a waiting line counts for besides its text."""
 STDERR_PAUSE_S = 0.05
 MAX_KEY_LINES = 200
+_OURS = frozenset({"kind", "at", "started_at", "ended_at"})
+"""Fields of an event that the recorder wrote itself: a rule may find an account number in a time."""
 _NO_FILE_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -283,7 +285,7 @@ class Tape:
     def _clean(self, event: JsonObject, key: str, value: JsonValue) -> JsonValue:
         if key == "run":
             return self._file_name(str(value))
-        if key == "kind":
+        if key in _OURS:
             return value
         clean = self._redactor.value(value)
         if self.preview is not None:
@@ -352,7 +354,7 @@ def _again(line: str, redactor: Redactor) -> str:
     except ValueError:  # a line that a crash left unfinished
         return redactor.text(line)
     return _line(
-        {name: item if name in {"kind", "run"} else redactor.value(item) for name, item in event.items()}
+        {name: item if name in {"run", *_OURS} else redactor.value(item) for name, item in event.items()}
     ).decode()
 
 

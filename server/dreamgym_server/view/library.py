@@ -16,7 +16,7 @@ from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary
 from dreamgym.replay.postgres.forget import Held, held
 from dreamgym.replay.postgres.listing import PLACE, EpisodeStep, Recorded, StoredEpisodes
 from dreamgym.replay.postgres.pairs import StoredPairs, TaskPair
-from dreamgym.types import Transition
+from dreamgym.types import StopReason, Transition
 from dreamgym_server.view.folders import RunFolder, strip
 from dreamgym_server.view.parameters import whole
 
@@ -40,8 +40,9 @@ class Parting(NamedTuple):
     def rank(self) -> int:
         """First what the dream did otherwise, then what the agents did otherwise, then what is the same."""
         if self.at is None:
-            return 2 if self.dream.ends_like(self.real) else 0
-        return 0 if self.same_call or self.over == "dream" else 1
+            return 2 if self.dream.success == self.real.success else 0
+        has_stopped = self.over == "dream" and self.dream.stop_reason is not StopReason.FINISHED
+        return 0 if self.same_call or has_stopped else 1
 
 
 @dataclass(frozen=True)

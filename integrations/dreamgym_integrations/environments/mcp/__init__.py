@@ -14,8 +14,8 @@ server presentation are those of the environment folder. This adapter only conne
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -24,7 +24,6 @@ from pydantic import Field, model_validator
 from dreamgym.content import AFTER, result_of, told
 from dreamgym.environment import Behaviour, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage
-from dreamgym.redaction.names import is_dense
 from dreamgym.state import as_text, parsed
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.base import checked
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from dreamgym_integrations.environments.mcp.session import McpSession
 
 NEEDS_FOLDER = "the environment 'mcp' needs an environment folder: make one with `dreamgym record FOLDER -- COMMAND`"
+_SCRIPT = re.compile(r"@[\w.-]+/[\w.-]+|[\w./-]+\.(?:py|js|mjs|cjs|ts|sh|jar)")
+"""The package or the script in a command."""
 
 
 class McpOptions(Frozen):
@@ -57,18 +58,22 @@ class McpOptions(Frozen):
             raise ValueError("expected either a command or a url")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"expected an http:// or https:// url, got {self.url!r}")
+        if self.url is not None:
+            urlsplit(self.url)  # raises ValueError for one that nothing can be sent to
         return self
 
     @property
     def server(self) -> str:
-        """Name of the server in messages: its address or command without what may be a secret."""
+        """Name of the server in messages: its host, or its program and script. The rest may be secret."""
         if self.url is not None:
             parts = urlsplit(self.url)
-            host = parts.netloc.rpartition("@")[2]
-            path = "/".join("..." if is_dense(part) else part for part in parts.path.split("/"))
-            return f"MCP server '{parts.scheme}://{host}{path}'"
-        words = takewhile(lambda word: not word.startswith("-"), self.command)
-        return f"MCP server {' '.join(word for word in words if not is_dense(word))!r}"
+            return f"MCP server '{parts.scheme}://{parts.netloc.rpartition('@')[2]}'"
+        program, *words = self.command
+        if "-m" in words[:-1]:
+            words = words[words.index("-m") + 1 :][:1]
+        else:
+            words = [word for word in words if _SCRIPT.fullmatch(word)][:1]
+        return f"MCP server {' '.join([program, *words])!r}"
 
     def variables(self) -> dict[str, str]:
         """The variables that the command gets. Raises InvalidInput with the name of one that is not set."""

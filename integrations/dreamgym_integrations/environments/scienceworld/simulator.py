@@ -16,7 +16,7 @@ from dreamgym_integrations.environments.java import JavaMachine, java_failures
 
 WHAT = "ScienceWorld"
 IDLE = 4
-"""Most JVMs that wait for another episode; each has about 0.2 GB."""
+"""Most JVMs that wait for another episode."""
 OPTIONS = ("-XX:+UseSerialGC", "-Xmx512m", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 """The JVM's second compiler stays on: after some hundred steps a step takes 19 ms of CPU with it, 32 without."""
 
@@ -137,9 +137,11 @@ class Simulators:
         with self._lock:
             if simulator.is_alive and simulator in self._all and len(self._free) < IDLE:
                 self._free.append(simulator)
-            elif simulator in self._all:
-                self._all.remove(simulator)
-                simulator.stop()
+                return
+            if simulator not in self._all:
+                return
+            self._all.remove(simulator)
+        simulator.stop()  # outside of the lock: it may take seconds
 
     def stop(self) -> None:
         """End all JVMs, also those in use; the next `take` starts another."""

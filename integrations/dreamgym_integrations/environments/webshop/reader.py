@@ -54,7 +54,7 @@ _ASIN = re.compile(r"[A-Z0-9]{10}")
 _NUMBER = re.compile(r"Page (\d{1,9}) \(Total results: \d{1,9}\)")
 _LIMIT = re.compile(r", and price lower than (\d{1,9}\.\d\d) dollars$")
 _WORD = re.compile(r"\w+")
-_PRICE = re.compile(r"\$(\d[\d,]{0,11}(?:\.\d{1,9})?)")
+_PRICE = re.compile(r"\$(\d[\d,]{0,11}(?:\.\d{1,9})?)(?![\d,.]*\d)")
 
 
 class WebShopReader:

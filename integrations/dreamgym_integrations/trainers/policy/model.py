@@ -374,11 +374,15 @@ def episode_limit(config: Any) -> int:
     Raises:
         InvalidInput: the limit is not a positive number.
     """
-    limit, shape = _kept_limit(config, "max_episode_tokens", EPISODE_TOKENS), config.get_text_config()
+    limit, positions = _kept_limit(config, "max_episode_tokens", EPISODE_TOKENS), table_of_positions(config)
+    return limit if positions is None else min(limit, positions - turn_limit(config))
+
+
+def table_of_positions(config: Any) -> int | None:
+    """Number of positions of a model that looks them up in a table, such as GPT-2; None for any other."""
+    shape = config.get_text_config()
     positions = getattr(shape, "max_position_embeddings", None)
-    if positions is None or getattr(shape, "rope_parameters", None) is not None:
-        return limit
-    return min(limit, int(positions) - turn_limit(config))
+    return None if positions is None or getattr(shape, "rope_parameters", None) is not None else int(positions)
 
 
 def _kept_limit(config: Any, name: str, usual: int) -> int:

@@ -157,7 +157,8 @@ class RoundsAhead:
 def _copy(model: Any) -> Any:
     """A model with the same weights and structure."""
     found = copy.deepcopy(model)
-    found.__dict__.pop("forward", None)  # accelerate's wrapper, which would still call the trained model
+    for module in found.modules():  # wrappers of accelerate and TRL, which would still call the trained model
+        module.__dict__.pop("forward", None)
     return found
 
 

@@ -7,6 +7,7 @@ tests; FSDP and DeepSpeed go through accelerate and were never run here.
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import closing
@@ -31,7 +32,7 @@ from dreamgym_integrations.trainers.common.interrupt import interruptible
 from dreamgym_integrations.trainers.common.lora import adapter, merged
 from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.policy.grpo import MOST_WEIGHT, RolloutTrainer, steps_per_update
-from dreamgym_integrations.trainers.policy.model import PolicyCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.model import PolicyCodec, TransformersPolicy, load_policy, table_of_positions
 from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec
 from dreamgym_integrations.trainers.policy.pointer.model import restore_own_head
 from dreamgym_integrations.trainers.policy.ppo import HEAD, PPOTrainer, Values
@@ -165,6 +166,8 @@ def _trainer(
     # a policy that plays ahead uses the server, whose weights are then older than those to probe
     probed = policy if settings.staleness else sampler
     values = Values(policy.model) if settings.algorithm == "ppo" else None
+    has_table = table_of_positions(policy.model.config) is not None
+    takes_positions = has_table and "position_ids" in inspect.signature(policy.model.forward).parameters
 
     def look(update: int) -> Seen:
         """Call the probe on the event loop of the environments."""
@@ -185,6 +188,10 @@ def _trainer(
             trainer = RolloutTrainer(practice, settings, **options)
         else:
             trainer = PPOTrainer(practice, settings, values=values, **options)
+    if takes_positions:
+        for model in (trainer.model, trainer.ref_model):
+            if model is not None:
+                model.register_forward_pre_hook(_with_positions, with_kwargs=True)
     policy.model = trainer.accelerator.unwrap_model(trainer.model)
     restore_own_head(policy.model)
     restore_own_head(trainer.ref_model)
@@ -210,6 +217,20 @@ def _rounds(
     return RoundsAhead(practice, player(behind, codec), portal, behind, policy.model, **ahead)
 
 
+def _with_positions(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Count the positions of a row from its first token, as sampling does.
+
+    TRL pads on the left and counts the padding too. A model that looks its positions up in a table, such as GPT-2,
+    would then give other log-probabilities.
+    """
+    mask = kwargs.get("attention_mask")
+    if mask is None or mask.dim() != 2 or kwargs.get("position_ids") is not None or kwargs.get("past_key_values"):
+        return args, kwargs
+    return args, {**kwargs, "position_ids": (mask.long().cumsum(-1) - 1).clamp(min=0)}
+
+
 def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes: int) -> GRPOConfig:
     ppo = settings.ppo if settings.algorithm == "ppo" else None
     batches = settings.accumulate * (ppo.mini_batches if ppo else 1)
@@ -232,6 +253,7 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
         beta=settings.beta,
         delta=MOST_WEIGHT if settings.staleness or settings.vllm else None,
         max_grad_norm=1.0,
+        disable_dropout=True,  # as where it plays: else the same weights would give other log-probabilities
         temperature=policy.temperature,
         save_steps=settings.save_every * updates,
         save_total_limit=2,

@@ -213,7 +213,7 @@ export function stepView(step, one) {
     step.is_error && !step.stop ? el("span.badge.bad", {}, "refused") : null,
     step.reward ? el(`span.badge.${step.reward > 0 ? "good" : "bad"}`, {}, `reward ${number(step.reward)}`) : null,
     step.terminated ? el("span.badge", {}, "ends the task") : null,
-    step.stop ? el("span.badge.bad", {}, ENDS[step.stop] ?? "no answer") : step.truncated && !step.open_end ? el("span.badge", {}, "limit reached") : null,
+    step.stop ? el("span.badge.bad", {}, ENDS[step.stop] ?? "no answer") : step.truncated ? el("span.badge", {}, step.open_end ? "over" : "limit reached") : null,
     step.open_end ? el("span.badge", { title: "Nobody knows if this step ended the task" }, "open end") : null,
     step.unbounded ? el("span.badge", { title: "It changed the state in a way that no recording shows" }, "beyond recordings") : null,
   ];

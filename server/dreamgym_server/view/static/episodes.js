@@ -53,7 +53,7 @@ function filters(chosen, about) {
     field("state", "State", [any, ["running", "running"], ["over", "over"], ["failed", "failed"]]),
     el("label.narrow", {}, "Policy version", el("input", { type: "number", name: "policy_version", min: 0, value: chosen.policy_version ?? "" })),
     chosen.task ? el("label.wide", {}, "Task id", el("input", { type: "search", name: "task", value: chosen.task })) : null,
-    chosen.group ? el("label.wide", {}, "Training run", el("input", { type: "search", name: "group", value: chosen.group })) : null,
+    chosen.group ? el("label.wide", {}, "Group", el("input", { type: "search", name: "group", value: chosen.group })) : null,
     el("button", { type: "submit" }, "Apply"),
   );
   const apply = () => {

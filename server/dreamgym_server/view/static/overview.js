@@ -36,7 +36,8 @@ function pairList(found) {
   for (const pair of found.pairs) {
     const same = pair.parts_at === null && pair.same_end;
     const parts = same ? "the same to the end" : pair.parts_at === null ? "they end differently" : `they part at step ${pair.parts_at}`;
-    const over = { dream: "the dream was over", real: "reality was over" };
+    const isOver = (one, where) => (one.stop_reason === "finished" ? `the agent stopped in ${where}` : `${where} was over`);
+    const over = { dream: isOver(pair.dream, "the dream"), real: isOver(pair.real, "reality") };
     const how = same ? "" : pair.parts_at === null ? "the same calls and answers" : (over[pair.over] ?? (pair.same_call ? "the same call, another answer" : "the agents made different calls"));
     list.append(
       el(

@@ -46,9 +46,9 @@ export function ending(one) {
   return `${wordsOfEnd(one)}, ${reward}`;
 }
 
-// A step that was the last one, but whose end nobody could judge, stops an episode as the limit does.
+// A step that was the last one, but whose end nobody could judge, stops an episode as the limit does; a list cannot tell.
 function wordsOfEnd(one) {
-  return one.stop_reason === "max_steps" && one.reward === null ? "over without a verdict" : (ENDS[one.stop_reason] ?? one.stop_reason);
+  return one.stop_reason === "max_steps" && one.reward === null ? "step limit, or an end without a verdict" : (ENDS[one.stop_reason] ?? one.stop_reason);
 }
 
 // A bar of how many steps each tier answered, with its description in words.

@@ -5,6 +5,7 @@ Every turn is a segment of its own: a mapped state and a choice. The policy sees
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.reading import Reader, reader_of
-from dreamgym.training.rollout import EPISODE_TOKENS, Generation, Segment, action_text, parse_action
+from dreamgym.training.rollout import Generation, Segment, action_text, parse_action
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.trainers.policy.pointer.conversations import PointerConversations
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
@@ -35,7 +36,8 @@ class PointerCodec:
         self.map = StateMap(self.reader.schema, marks=config.marks)
         self.verbs = [Verb.model_validate(verb) for verb in config.verbs]
         self.most_entities: int = config.most_entities
-        self.max_tokens = EPISODE_TOKENS
+        self.max_tokens = sys.maxsize
+        """No limit: the mapped state does not grow with the conversation."""
         self._ids: dict[str, int] = tokenizer.get_vocab()
         self._unknown: int = tokenizer.unk_token_id
 
@@ -85,7 +87,8 @@ class PointerTalk:
         call = self._codec.reader.call(parse_action(self._codec.spec, text))
         for number, verb in enumerate(self._codec.verbs):
             entity = verb.pointed_at(call, self.entities)
-            if entity is not None:
+            meant = None if entity is None else verb.call(self.entities[entity], self._state)
+            if entity is not None and meant is not None and meant.canonical() == call.canonical():
                 return [entity * len(self._codec.verbs) + number]
         return None
 
