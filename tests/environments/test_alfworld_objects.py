@@ -24,6 +24,7 @@ from dreamgym.errors import StoreError
 from dreamgym.replay.buffer import GROUNDED, Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.state import as_object
+from dreamgym.synthesis.objects import MissingFact
 from dreamgym.types import Source, StepResult, StopReason, Task, Tier, Trajectory, Transition
 
 pytestmark = pytest.mark.anyio
@@ -243,6 +244,18 @@ async def test_a_refused_walk_shows_that_two_places_are_at_one_spot(recorded: li
     beside = {task.id: known.worlds[task.id].start["places"]["drawer 1"]["beside"] for task in crowded}  # type: ignore[index,call-overload]
     shared = [task for task in crowded if "6" in str(task.metadata["floor_plan"])]
     assert [task.id for task in crowded if beside[task.id]] == [task.id for task in shared]
+
+
+async def test_a_recorded_success_counts_also_where_other_rooms_show_what_a_place_is_like(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beside = MissingFact(world=HALL.world, collection="places", entity="desk 1", field="beside", item="drawer 1")
+    monkeypatch.setattr("dreamgym.dream.objects.missing_facts", lambda *known: [beside])
+    dream = await dream_of([told("won", TO_DESK, TAKE, TO_SHELF, MOVE), told("looked around", TO_SHELF, TO_DESK)])
+    await dream.reset(HALL)
+    for command, _ in (TO_DESK, TAKE, TO_SHELF, MOVE):
+        result = await dream.step(act(command))
+    assert (result.reward, result.terminated) == (1.0, True)
 
 
 async def test_an_mcp_client_reads_the_words_of_the_game_and_is_rewarded_by_the_control_api(

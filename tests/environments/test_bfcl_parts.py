@@ -18,12 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.dream.task_check import accomplished
-from dreamgym.environment import EnvironmentSpec
+from dreamgym.environment import Environment, EnvironmentSpec
+from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
+from dreamgym.evaluation.episodes import has_succeeded
 from dreamgym.replay.episode_store import Episode
 from dreamgym.state import parsed
 from dreamgym.testing.environment import check_environment
-from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
+from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -329,6 +331,13 @@ async def test_an_agent_that_stops_with_an_answer_gets_what_one_more_next_reques
         id="e", env="lamps", task=TASK, seed=0, max_steps=9, initial=first, transitions=told, expires_at=later
     )
     assert await RealWorlds(spec, environment).judge(episode, "Done.") is verdict
+
+    async def stops(first: StepResult, world: Environment, seed: int) -> None:
+        for call in calls:
+            await world.step(call)
+
+    here = await play(environment(), TASK, stops, spec=spec, seed=0, source=Source.REAL)
+    assert (here.success, has_succeeded(here, ends_itself=True)) == (verdict, verdict), "without a server too"
     (*_, last) = await played(*calls, *[NEXT_CALL] * (2 - calls.count(NEXT_CALL)))
     assert (last.terminated, last.reward) == (True, float(verdict))
 

@@ -162,6 +162,16 @@ def test_a_secret_is_redacted_in_every_run_and_on_stderr_once_it_is_known(tmp_pa
     assert said == [str(text).replace("it is", "warning:") + " is weak"]
 
 
+def test_a_pattern_of_the_user_does_not_take_the_time_of_a_call_for_an_account(tmp_path: Path) -> None:
+    rules = RedactionRules(patterns={"account": r"\b\d{6,10}\b"})
+    on = Tape(tmp_path, Redactor(rules, key=b"0" * 32, remembers=True))
+    put(on, "account 1712345678")
+    on.close()
+    (line,) = [json.loads(one) for one in (tmp_path / "r.jsonl").read_text().splitlines() if '"exchange"' in one]
+    assert line["ended_at"] >= line["started_at"] > 0
+    assert "1712345678" not in str(line)
+
+
 def test_a_closed_stderr_does_not_end_the_recording(tmp_path: Path) -> None:
     def closed(line: str) -> None:
         raise BrokenPipeError

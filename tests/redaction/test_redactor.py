@@ -15,6 +15,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput
 from dreamgym.redaction import RedactionRules, Redactor, load_key
@@ -238,6 +239,26 @@ def test_the_names_and_choices_that_a_schema_lists_stay() -> None:
     schema: JsonObject = {"type": "object", "properties": {"kind": kinds}, "required": ["password", "username"]}
     assert redactor().value(schema) == schema
     assert redactor().value(["password", "hunter2"]) != ["password", "hunter2"]
+    choices: JsonObject = {"anyOf": [{"required": ["token"]}, {"required": ["client_secret", "client_id"]}]}
+    assert redactor().value(choices) == choices
+    assert redactor().value({"columns": ["password", "email"]}) == {"columns": ["password", "email"]}
+    pairs: list[JsonValue] = [["password", "swordfish"], ["name", "Ada"]]
+    assert "swordfish" not in str(redactor().value(pairs)), "in a list of pairs even a word is a value"
+
+
+def test_a_list_under_a_name_of_secrets_loses_those_that_look_like_one_and_no_word() -> None:
+    keys: list[JsonValue] = ["q8Zr2Lk9Xv4Tn7Wm3Pd6", "hello"]
+    redacted = redactor().value({"api_keys": keys})
+    assert isinstance(redacted, dict)
+    assert [str(one) in str(redacted) for one in keys] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"password": "hunter2secret9", "password": ""}', '{"a": "AKIAIOSFODNN7EXAMPLE", "a": ""}']
+)
+def test_the_first_of_two_fields_with_one_name_is_redacted_too(text: str) -> None:
+    redacted = redactor().value(text)
+    assert not any(secret in str(redacted) for secret in ("hunter2secret9", "AKIAIOSFODNN7EXAMPLE"))
 
 
 @pytest.mark.parametrize(
@@ -424,6 +445,10 @@ def test_a_password_at_the_end_of_a_sentence_has_the_same_placeholder_as_in_a_fi
         {"env": [{"name": "DB_PASSWORD", "value": "hunter2pass"}]},
         {"headers": [{"key": "X-Api-Key", "value": "hunter2pass"}]},
         {"properties": {"password": {"type": "string", "default": "hunter2pass"}}},
+        {"Parameter": {"Name": "/prod/DB_PASSWORD", "Type": "SecureString", "Value": "hunter2pass"}},  # AWS
+        {"Stack": [{"ParameterKey": "DBPassword", "ParameterValue": "hunter2pass"}]},
+        {"Name": "prod/db", "SecretString": "hunter2pass"},
+        {"headers": [["Accept", "text"], ["X-Password", "hunter2pass"]]},
     ],
 )
 def test_an_object_with_a_secret_found_by_name_keeps_only_its_form(value: dict[str, Any]) -> None:

@@ -180,6 +180,7 @@ async def test_an_episode_that_a_trainer_played_in_its_own_process_is_listed_wit
         of_update = await asked(http, "episodes", group=f"{run}-7-")
         of_run = await asked(http, "episodes", group=f"{run}-")
         of_group = await asked(http, "episodes", group=f"{run}-7-1")
+        of_none = [await asked(http, "episodes", group=name) for name in (run, f"{run}-7")]
     assert {one["id"]: one["group"] for one in of_update["episodes"]} == {
         played[0]: f"{run}-7-0",
         played[1]: f"{run}-7-1",
@@ -187,6 +188,7 @@ async def test_an_episode_that_a_trainer_played_in_its_own_process_is_listed_wit
     }
     assert {one["id"] for one in of_run["episodes"]} == set(played[:4])
     assert [one["id"] for one in of_group["episodes"]] == [played[1]], "not those of the group 7-10 too"
+    assert [one["episodes"] for one in of_none] == [[], []], "the start of a name ends with - or /"
 
 
 async def test_a_page_without_the_store_goes_on_with_its_folder_and_says_why(tmp_path: Path) -> None:

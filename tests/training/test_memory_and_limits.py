@@ -16,6 +16,7 @@ from trl.trainer import utils as trl_utils
 from dreamgym import EnvironmentSpec
 from dreamgym.training.practice import Settings
 from dreamgym.training.record import read_record
+from dreamgym.types import JsonObject
 
 
 def test_a_policy_keeps_the_limits_that_it_was_trained_with(lamp_policy: Path, tmp_path: Path) -> None:
@@ -81,6 +82,30 @@ def test_an_episode_of_a_model_with_a_table_of_positions_ends_within_them(
     trained(spec, tmp_path / "base", tmp_path / "run", settings, portal)
     (played,) = (line for line in read_record(tmp_path / "run" / "m.jsonl") if "mean_steps" in line)
     assert 2 <= float(str(played["mean_steps"])) < 10
+
+
+def test_a_model_with_a_table_of_positions_learns_from_the_probabilities_with_which_it_played(
+    lamp_spec: EnvironmentSpec,
+    lamp_policy: Path,
+    tmp_path: Path,
+    portal: BlockingPortal,
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(lamp_policy)
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    sizes = {"n_positions": 128, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.3}
+    torch.manual_seed(0)
+    GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **ends)).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    tasks = [
+        task.model_copy(update={"instruction": "say the colour " * (1 + number % 4)})  # padded to one length
+        for number, task in enumerate(lamp_spec.tasks)
+    ]
+    spec = lamp_spec.model_copy(update={"tasks": tuple(tasks)})
+    figures: list[JsonObject] = []
+    settings = Settings(algorithm="ppo", steps=1, groups=4, group_size=4, turn_tokens=4, staleness=1)
+    trained(spec, tmp_path / "base", tmp_path / "run", settings, portal, on_learned=figures.append)
+    (importance,) = (float(str(line["importance"])) for line in figures if "importance" in line)
+    assert importance == pytest.approx(1, abs=1e-4), "neither padding nor dropout changes the probabilities"
 
 
 def test_learning_in_16_bits_with_recomputed_activations_moves_the_policy_as_in_32(

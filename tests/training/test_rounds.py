@@ -35,8 +35,12 @@ class Noted:
 
 @pytest.mark.parametrize(
     "settings",
-    [AHEAD, AHEAD.model_copy(update={"algorithm": "ppo", "ppo": PPOSettings(epochs=2, mini_batches=2)})],
-    ids=["grpo", "ppo"],
+    [
+        AHEAD,
+        AHEAD.model_copy(update={"algorithm": "ppo", "ppo": PPOSettings(epochs=2, mini_batches=2)}),
+        AHEAD.model_copy(update={"lora": 4, "learning_rate": 1e-2}),
+    ],
+    ids=["grpo", "ppo", "an adapter"],
 )
 def test_each_round_is_played_with_the_weights_of_two_updates_before(
     settings: Settings, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal

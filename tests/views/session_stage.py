@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
+from dreamgym.views.answers import view_of
 from dreamgym.views.learn import learn
 from dreamgym.views.rules import Rules
 from dreamgym.views.session import Call
@@ -33,9 +34,18 @@ def learned(*sessions: Sequence[Step], hints: dict[str, bool] | None = None) -> 
     return learn([("", [step(*one) for one in session]) for session in sessions], tools)
 
 
-def played(rules: Rules, *calls: tuple[str, dict[str, Any]]) -> list[str | None]:
-    """The answers of one new session; None for a call that the recordings do not answer."""
-    history: list[Call] = []
+def played(
+    rules: Rules, *calls: tuple[str, dict[str, Any]], before: Sequence[tuple[str, dict[str, Any]]] = ()
+) -> list[str | None]:
+    """The answers of one new session; None for a call that the recordings do not answer.
+
+    Args:
+        rules: what was learned.
+        calls: the calls.
+        before: earlier calls, which another tier answered.
+    """
+    done = view_of(StepResult(observation="done"))
+    history = [Call(ToolCall(name=tool, arguments=given), done, tool not in rules.reads) for tool, given in before]
     answers: list[str | None] = []
     for tool, arguments in calls:
         action = ToolCall(name=tool, arguments=arguments)

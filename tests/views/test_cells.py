@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 from session_stage import Step, learned, played
 
-from dreamgym.views.cells import Block
+from dreamgym.views.cells import Block, Sheet, UnknownCell
 
 STOCK: list[JsonValue] = [["item", "price"], ["rope", 12], ["buoy", 45]]
 
@@ -79,6 +79,15 @@ def test_a_formula_of_known_cells_is_computed_if_a_recording_shows_one_computed(
         write = ("put_cells", {"tab": "Stock", "from": "C3", "rows": [[formula]]})
         said = played(rules, write, ("get_cells", {"tab": "Stock", "area": "C3"}))[1]
         assert (said and json.loads(said)) == answer
+
+
+def test_a_chain_of_formulas_is_computed_in_linear_time() -> None:
+    def sheet(length: int) -> Sheet:
+        return Sheet({(1, 1): 0, **{(row, 1): f"={'+'.join([f'A{row - 1}'] * 8)}" for row in range(2, length + 1)}})
+
+    assert sheet(15).value((15, 1)) == 0, "computed anew for each reference it would be 8 to the 14th computations"
+    with pytest.raises(UnknownCell):
+        sheet(40).value((40, 1))
 
 
 @pytest.mark.parametrize("formula", [f"={'*'.join(['B2'] * 30)}*1.5", f"=1.5*{'*'.join(['B2'] * 30)}"])

@@ -203,6 +203,21 @@ def test_sql_is_answered_from_the_tables_that_were_recorded_and_what_the_session
     assert answers == ['[{"affected_rows": 1}]', '[{"id": 4}]', '[{"n": 3}]', "Database error: no such column: age"]
 
 
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [
+        (["/* a */ -- b\nDELETE FROM customers WHERE id = 1"], '[{"n": 1}]'),
+        (["TRUNCATE TABLE customers"], None),
+        (["BEGIN", "DELETE FROM customers", "ROLLBACK"], None),
+        (["EXPLAIN SELECT * FROM customers"], '[{"n": 2}]'),
+    ],
+)
+def test_after_a_statement_that_is_not_read_no_table_is_known(written: list[str], count: str | None) -> None:
+    before = [("write_query", {"query": statement}) for statement in written]
+    counted = ("read_query", {"query": "SELECT COUNT(*) AS n FROM customers"})
+    assert played(learned(*SQL), counted, before=before) == [count]
+
+
 PRODUCTS = [{"id": 1, "name": "rope", "price": 12.0}, {"id": 2, "name": "lamp", "price": 80.5}]
 
 
