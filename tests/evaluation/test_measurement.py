@@ -69,14 +69,15 @@ async def test_a_fitted_model_is_measured_on_trajectories_that_it_was_not_traine
         material(SPEC, trajectories, held_out=0.9, learned=frozenset(one.id for one in trajectories))
 
 
+def stop_after_five(text: str) -> None:
+    if text.endswith("5 of 12 steps"):
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+
 async def test_an_interruption_keeps_partial_results_and_the_next_start_continues(tmp_path: Path) -> None:
     held = await given()
-
-    def stop_after_five(text: str) -> None:
-        if text.endswith("5 of 12 steps"):
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
 
     stopped = measuring(held, out=tmp_path, progress=stop_after_five)
     with pytest.raises(asyncio.CancelledError):
@@ -101,12 +102,6 @@ async def test_the_cost_names_the_number_of_steps_that_all_workers_of_a_cluster_
 
 async def test_a_time_says_if_kept_steps_were_predicted_with_another_number_at_a_time(tmp_path: Path) -> None:
     held = await given()
-
-    def stop_after_five(text: str) -> None:
-        if text.endswith("5 of 12 steps"):
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
 
     stopped = measuring(held, out=tmp_path, progress=stop_after_five)
     with pytest.raises(asyncio.CancelledError):

@@ -137,10 +137,10 @@ def sections(one: SettingReport) -> list[Section]:
         Section("tools", tool_rows(one.steps)),
     ]
     if one.final_answers is not None:
-        known = one.final_answers
-        is_drawn = known.known is not None and known.episodes < known.known
-        drawn = f" {known.episodes} of {known.known}, drawn at random." if is_drawn else ""
-        found.append(Section("final answers", final_answer_rows(known), (f"{FINAL_NOTE}{drawn}",)))
+        told = one.final_answers
+        is_drawn = told.known is not None and told.episodes < told.known
+        drawn = f" {told.episodes} of {told.known}, drawn at random." if is_drawn else ""
+        found.append(Section("final answers", final_answer_rows(told), (f"{FINAL_NOTE}{drawn}",)))
     if one.calibration is not None:
         found.append(Section("confidence", calibration_rows(one.calibration), CONFIDENCE_NOTES))
     found += [
