@@ -3,8 +3,9 @@
 The step is `DreamEnvironment.step`, with retrieval from the same buffer and the same immediate model. The same
 statement stores its transition in the same database before the answer is used. Through the server the step is one
 `tools/call` of three clients: prepared bytes on a kept connection, RemoteEnvironment, and the official SDK's `Client`.
-Two more ways are shown: a step in process that is not stored, and a step behind the same HTTP server with neither MCP
-nor our server code in between, which is the least that a call through this HTTP server costs.
+Three more ways are shown: a step in process that is not stored; a step of a LocalEnvironment, which plays the
+server's sessions in this process without HTTP and protocol; and a step behind the same HTTP server with neither MCP nor
+our server code in between, which is the least that a call through this HTTP server costs.
 
 All ways take turns, round by round, and the figures are medians over the rounds. The clock runs while steps are taken,
 not while episodes are created. The server is a separate process, set up like `dreamgym-serve`. CPU is the time that the
@@ -41,7 +42,9 @@ from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import ENVELOPE, PROTOCOL_VERSION, RemoteEnvironment
 from dreamgym_server.app import build
 from dreamgym_server.limits import Limits
+from dreamgym_server.local import LocalEnvironment
 from dreamgym_server.running import collect_rarely, running
+from dreamgym_server.sessions import Episodes
 from dreamgym_server.sources import DreamWorlds
 from mcp import Client
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -63,8 +66,9 @@ ROOMS = 40
 WORLDS = 100
 WORLD_STEPS = 20
 SAME = "in process"
+LOCAL = "in process, LocalEnvironment"
 BARE = "HTTP alone, bytes"
-WAYS = ("in process, not stored", SAME, BARE, "server, bytes", "server, RemoteEnvironment", "server, SDK client")
+WAYS = ("in process, not stored", SAME, LOCAL, BARE, "server, bytes", "server, RemoteEnvironment", "server, SDK client")
 
 Step = Callable[[ToolCall], Awaitable[object]]
 
@@ -198,6 +202,14 @@ async def in_process(spec: EnvironmentSpec, store: Store, *, stored: bool) -> St
     return step
 
 
+async def by_local_environment(episodes: Episodes, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
+    """Begin an episode of the server's sessions in this process; return its step function."""
+    local = LocalEnvironment(episodes, spec.name)
+    stack.push_async_callback(local.close)
+    await local.reset(first_task(spec), seed=0)
+    return local.step
+
+
 class HttpAlone:
     """Serve episodes of `in_process` below `/bare/`: a GET begins one, a POST is a step. The app serves the rest."""
 
@@ -282,7 +294,9 @@ async def by_the_sdk(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> 
     return step
 
 
-async def opened(way: str, url: str, spec: EnvironmentSpec, store: Store, stack: AsyncExitStack) -> Step:
+async def opened(
+    way: str, url: str, spec: EnvironmentSpec, store: Store, episodes: Episodes, stack: AsyncExitStack
+) -> Step:
     """Begin an episode; return its step function in this way."""
     if way in {"server, bytes", BARE}:
         return await sent_as_bytes(url, spec, stack, bare=way == BARE)
@@ -291,6 +305,8 @@ async def opened(way: str, url: str, spec: EnvironmentSpec, store: Store, stack:
             return await by_remote_environment(url, spec, stack)
         case "server, SDK client":
             return await by_the_sdk(url, spec, stack)
+    if way == LOCAL:
+        return await by_local_environment(episodes, spec, stack)
     return await in_process(spec, store, stored=way == SAME)
 
 
@@ -391,7 +407,9 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
         await store.buffer.add(recorded(spec))
         postmaster = await postmaster_of(store)
         collect_rarely()
-        async with server(store.dsn, spec.name, encoder) as (url, server_cpu):
+        world, limits = DreamWorlds(spec, ImmediateModel(), store.buffer), Limits(open_episodes=1_000_000)
+        episodes = Episodes({spec.name: world}, store.episodes, store.buffer, limits)
+        async with server(store.dsn, spec.name, encoder) as (url, server_cpu), episodes.running():
 
             def of_others() -> tuple[float, float]:
                 return server_cpu(), database_cpu(postmaster)
@@ -402,7 +420,7 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
                         # few episodes are played several times, because the ticks of /proc are 10 ms
                         tries = []
                         for _ in range(1 if number == 0 else max(1, 16 // many)):
-                            steps = [await opened(way, url, spec, store, stack) for _ in range(many)]
+                            steps = [await opened(way, url, spec, store, episodes, stack) for _ in range(many)]
                             tries.append(await timed(steps, of_others))
                             await store.database.fetch(
                                 "DELETE FROM episodes WHERE body ->> 'env' = %(env)s", {"env": spec.name}
@@ -417,14 +435,17 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
 
 
 def table(costs: dict[tuple[str, int], list[Cost]]) -> str:
-    """The medians as a Markdown table, with the ratios to the same step in process."""
+    """The medians as a Markdown table, with the ratios to the same step in process.
+
+    The last column has the ratio to the step of a LocalEnvironment, which does all of a server's work on a step.
+    """
     lines = [
         "| way | episodes | median ms | p95 ms | steps/s | CPU ms: client | server | PostgreSQL | all "
-        "| wait, ratio | CPU, ratio | CPU without the client, ratio |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| wait, ratio | CPU, ratio | CPU without the client, ratio | the same, to LocalEnvironment |",
+        f"{'|---' * 13}|",
     ]
     for (way, many), rounds in costs.items():
-        same = costs[SAME, many]
+        same, local = costs[SAME, many], costs[LOCAL, many]
 
         def of(name: str, rounds: list[Cost] = rounds) -> float:
             return statistics.median(float(getattr(cost, name)) for cost in rounds)
@@ -434,11 +455,13 @@ def table(costs: dict[tuple[str, int], list[Cost]]) -> str:
             return f"{statistics.median(ratios):.2f}"
 
         waits = [one.median_ms / base.median_ms for one, base in zip(rounds, same, strict=True)]
-        without = ratio(lambda cost: cost.server_ms + cost.database_ms) if "in process" not in way else ""
+        served = "in process" not in way
+        without = ratio(lambda cost: cost.server_ms + cost.database_ms) if served else ""
+        to_local = ratio(lambda cost: cost.server_ms + cost.database_ms, same=local) if served else ""
         lines.append(
             f"| {way} | {many} | {of('median_ms'):.2f} | {of('p95_ms'):.2f} | {1000 / of('wall_ms'):,.0f} "
             f"| {of('client_ms'):.2f} | {of('server_ms'):.2f} | {of('database_ms'):.2f} | {of('cpu_ms'):.2f} "
-            f"| {statistics.median(waits):.2f} | {ratio(lambda cost: cost.cpu_ms)} | {without} |"
+            f"| {statistics.median(waits):.2f} | {ratio(lambda cost: cost.cpu_ms)} | {without} | {to_local} |"
         )
     return "\n".join(lines)
 

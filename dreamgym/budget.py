@@ -450,7 +450,7 @@ class Meter:
             return 1.0
         if self._limit.unit == "tokens":
             return usage.prompt_tokens + usage.completion_tokens
-        return self._price.of(usage) if self._price is not None else 0.0
+        return self._price.of_call(usage) if self._price is not None else 0.0
 
     def _bill(self, usage: TokenUsage | None) -> Spent:
         """The spending of one call.
@@ -459,7 +459,7 @@ class Meter:
             usage: tokens of the call; None if they are not known.
         """
         known = TokenUsage.total([] if usage is None else [usage])
-        dollars = None if self._price is None else self._price.of(known)
+        dollars = None if self._price is None else self._price.of_call(known)
         return Spent(**known.model_dump(), calls=1, untold=usage is None, dollars=dollars)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,8 @@ OWN_SERVERS = frozenset({"hosted_vllm", "ollama", "lm_studio"})
 OPENAI_PROVIDERS = OWN_SERVERS | {"openai", "openrouter"}
 """Providers that the openai client reaches by itself."""
 IN_PROCESS = frozenset({"", "nearest", "local", "checkpoint"})
+_LONG = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
+"""A name in an entry of litellm's table: the price of a prompt token if the prompt has more tokens than this."""
 EXPECTED = (
     "expected IN,OUT or IN,OUT,CACHED in dollars per million tokens, or MODEL=IN,OUT for one --model; "
     "separate several prices with spaces"
@@ -37,9 +40,21 @@ class Price(Frozen):
     completion: float
     cached: float
     """Dollars per million prompt tokens that the endpoint had in its cache."""
+    long_prompt: int = 0
+    """A call with more prompt tokens than this costs `longer`."""
+    longer: Price | None = None
+
+    def of_call(self, usage: TokenUsage) -> float:
+        """Dollars for the tokens of one call."""
+        if self.longer is not None and usage.prompt_tokens > self.long_prompt:
+            return self.longer.of_call(usage)
+        return self.of(usage)
 
     def of(self, usage: TokenUsage) -> float:
-        """Dollars for these tokens. Thinking tokens cost as much as other completion tokens."""
+        """Dollars for the tokens of any number of calls, if none had a long prompt.
+
+        Thinking tokens cost as much as other completion tokens.
+        """
         new = usage.prompt_tokens - usage.cached_tokens
         dear = new * self.prompt + usage.cached_tokens * self.cached + usage.completion_tokens * self.completion
         return dear / MILLION
@@ -114,16 +129,29 @@ def _table() -> JsonObject:
     return {}
 
 
-def _listed(entry: JsonObject) -> Price | None:
-    """The price in an entry of the table. If several may apply, the highest, since a budget must not be exceeded."""
+def _listed(entry: JsonObject, suffix: str = "") -> Price | None:
+    """The price in an entry of the table. If several may apply, the highest, since a budget must not be exceeded.
+
+    Args:
+        entry: an entry of the table.
+        suffix: end of the names that have the price of calls with long prompts.
+    """
+    if "input_cost_per_request" in entry:
+        return None
 
     def highest(*names: str) -> float | None:
-        known = [float(value) for name in names if isinstance(value := entry.get(name), int | float)]
+        named = [entry.get(f"{name}{suffix}", entry.get(name)) for name in names]
+        known = [float(value) for value in named if isinstance(value, int | float)]
         return max(known) * MILLION if known else None
 
     prompt = highest("input_cost_per_token", "cache_creation_input_token_cost")
     completion = highest("output_cost_per_token", "output_cost_per_reasoning_token")
-    if prompt is None or completion is None or "input_cost_per_request" in entry:
+    if prompt is None or completion is None:
         return None
     cached = highest("cache_read_input_token_cost")
-    return Price(prompt=prompt, completion=completion, cached=prompt if cached is None else cached)
+    price = Price(prompt=prompt, completion=completion, cached=prompt if cached is None else cached)
+    thousands = min((int(found[1]) for name in entry if (found := _LONG.fullmatch(name))), default=0)
+    if suffix or not thousands:
+        return price
+    longer = _listed(entry, f"_above_{thousands}k_tokens")
+    return price.model_copy(update={"long_prompt": 1000 * thousands, "longer": longer})

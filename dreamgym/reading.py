@@ -161,16 +161,22 @@ def read_as(result: StepResult, answer: JsonObject | None, *, is_error: bool | N
     return result.model_copy(update={"info": info, "is_error": result.is_error if is_error is None else is_error})
 
 
-def with_readings(trajectory: Trajectory, reader: Reader) -> Trajectory:
+def shown(result: StepResult) -> StepResult:
+    """What an agent sees of a result: no state, and no reward."""
+    told: JsonObject = {} if result.structured is None else {"structured": result.structured}
+    return StepResult(observation=result.observation, is_error=result.is_error, info=told)
+
+
+def with_readings(trajectory: Trajectory, reader: Reader, spec: EnvironmentSpec) -> Trajectory:
     """The trajectory with typed calls, structured answers and explicit states: those that the agent could know."""
     task = trajectory.task
-    state = reader.start(task, StepResult(observation=task.initial_state or ""))
+    state = reader.start(task, shown(spec.first(task)))
     start = as_text(state)
     steps: list[Transition] = []
     for step in trajectory.transitions:
         call = reader.call(step.action)
         result = reader.result(call, step.result)
-        known = reader.after(state, call, result)
+        known = reader.after(state, call, reader.result(call, shown(step.result)))
         result = result.model_copy(update={"info": {**result.info, "state": as_text(known)}})
         steps.append(Transition.of(as_text(state), call, result, step.provenance))
         state = known

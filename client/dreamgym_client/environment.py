@@ -142,7 +142,7 @@ class RemoteEnvironment:
             terminated=terminated,
             truncated=truncated,
             is_error=result.get("isError") is True,
-            info=_told(meta),
+            info=_told(result, meta),
         )
 
     def _count(self, step: JsonValue) -> None:
@@ -234,9 +234,11 @@ class RemoteEnvironment:
         return result
 
 
-def _told(meta: JsonObject) -> JsonObject:
-    """The `info` of a step: whether its reward is unknown, and the confidence of a calibrated answer."""
+def _told(result: JsonObject, meta: JsonObject) -> JsonObject:
+    """The `info` of a step: structured content, whether its reward is unknown, and a calibrated answer's confidence."""
     told: JsonObject = {"open_end": True} if meta.get("dreamgym/open_end") is True else {}
+    if (structured := result.get("structuredContent")) is not None:
+        told["structured"] = structured
     confidence = meta.get("dreamgym/confidence")
     return told if confidence is None else told | {"confidence": confidence}
 

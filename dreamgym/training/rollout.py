@@ -121,6 +121,9 @@ class Talk(Protocol):
 class Codec(Protocol):
     """Translates actions and observations to a policy's tokens and back."""
 
+    max_tokens: int
+    """Limit of an episode's tokens, its first prompt included."""
+
     def talk(self, task: Task, first: StepResult) -> Talk:
         """Start the conversation of a new episode, up to the policy's first turn."""
 
@@ -310,6 +313,11 @@ class TokenPlayer:
         except Exception as failure:  # noqa: BLE001  # other people's environments: the other episodes go on
             first, error = StepResult(observation=""), self._reason(failure)
         talk = self._codec.talk(task, first)
+        if error is None and len(talk.prompt) >= self._codec.max_tokens:
+            error = (
+                f"the first prompt of task {task.id!r} has {len(talk.prompt)} tokens, and an episode at most "
+                f"{self._codec.max_tokens}: give --episode-tokens more"
+            )
         return Rollout(task, talk.segments, error=error), talk
 
     async def _acted(self, environment: Environment, episode: Rollout, talk: Talk, sampled: Generation) -> bool:

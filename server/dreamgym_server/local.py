@@ -88,6 +88,8 @@ class LocalEnvironment:
 
 
 def _told(answer: EpisodeAnswer) -> JsonObject:
-    """The `info` that a trainer gets besides reward and end: whether the reward is unknown, and the confidence."""
+    """The `info` that a trainer gets: structured content, whether the reward is unknown, and the confidence."""
     told: JsonObject = {"open_end": True} if is_unrewarded(answer.result) else {}
+    if (structured := answer.result.info.get("structured")) is not None:
+        told["structured"] = structured
     return told if answer.confidence is None else told | {"confidence": answer.confidence}

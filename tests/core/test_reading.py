@@ -101,7 +101,7 @@ def test_a_recorded_trajectory_without_states_gets_the_states_that_its_agent_cou
         source=Source.REAL,
         stop_reason=StopReason.FINISHED,
     )
-    read = with_readings(recorded, ServerReader(SHOP))
+    read = with_readings(recorded, ServerReader(SHOP), SHOP)
     paid = {"orders": {"O-1": {"order_id": "O-1", "status": "paid"}}}
     assert [parsed(step.state) for step in read.transitions] == [{}, paid]
     assert [parsed(step.next_state) for step in read.transitions] == [paid, paid]

@@ -250,7 +250,8 @@ def test_a_recorded_trajectory_is_read_into_typed_calls_answers_and_states() -> 
         source=Source.REAL,
         stop_reason=StopReason.FINISHED,
     )
-    read = with_readings(recorded, READER)
+    spec = EnvironmentSpec(name="typed", tools_list=({"tools": [*READER.tools]},))
+    read = with_readings(recorded, READER, spec)
     assert [step.action.name for step in read.transitions] == ["go_to", "open", "take", "act"]
     assert [step.result.is_error for step in read.transitions] == [False, False, False, True]
     assert read.transitions[1].result.structured == {"place": "drawer 2", "open": True, "contents": ["mug 1"]}

@@ -492,7 +492,7 @@ async def test_a_wish_without_a_recorded_success_is_named(known: PageWorlds, tas
 
 
 def test_a_pointer_policy_can_search_and_click(recorded: list[Trajectory]) -> None:
-    verbs = {(verb.tool, verb.points_at, verb.kinds) for verb in learn_verbs(recorded, shop().reader)}
+    verbs = {(verb.tool, verb.points_at, verb.kinds) for verb in learn_verbs(shop().spec, recorded, shop().reader)}
     assert ("search", "query", ("queries",)) in verbs
     assert ("click", "element") in {verb[:2] for verb in verbs}
 

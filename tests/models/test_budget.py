@@ -192,6 +192,24 @@ def test_a_listed_price_counts_only_for_the_provider_of_that_name(
     assert shown == str([gpt, gpt, None, claude, claude, None, None, None])
 
 
+def test_a_budget_counts_the_listed_price_of_a_long_prompt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(PRICE_VARIABLE)
+    names = ("input_cost_per_token", "output_cost_per_token")
+    row = {"litellm_provider": "gemini", **dict(zip(names, (1e-6, 5e-6), strict=True))}
+    long = {f"{name}_above_200k_tokens": cost for name, cost in zip(names, (2e-6, 8e-6), strict=True)}
+    entry = {**row, **long, f"{names[0]}_above_200k_tokens_priority": 9e-6, f"{names[0]}_above_512k_tokens": 9e-6}
+    (tmp_path / "litellm").mkdir()
+    (tmp_path / "litellm" / "__init__.py").touch()
+    (tmp_path / "litellm" / prices.TABLE).write_text(json.dumps({"gemini/pro": entry}))
+    script = (
+        "from dreamgym.prices import price_of; from dreamgym.types import TokenUsage as T\n"
+        "for n in (200_000, 200_001): print(price_of('gemini/pro').of_call(T(prompt_tokens=n, completion_tokens=1000)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    said = subprocess.run([sys.executable, "-c", script], env=env, check=True, capture_output=True, text=True).stdout
+    assert [float(line) for line in said.split()] == pytest.approx([0.205, 0.408002])
+
+
 @pytest.mark.parametrize(
     ("model", "variable"), [("gpt-4.1", "OPENAI_BASE_URL"), ("openrouter/openai/gpt-4.1", "OPENROUTER_API_BASE")]
 )

@@ -163,7 +163,7 @@ def test_a_tool_with_a_few_fixed_values_gives_a_verb_for_each_and_a_word_of_the_
         source=Source.REAL,
         stop_reason=StopReason.FINISHED,
     )
-    five, nine, by_price = learn_verbs([recorded], ServerReader(spec))
+    five, nine, by_price = learn_verbs(spec, [recorded], ServerReader(spec))
     tea, state = MappedEntity("$word", "tea", ("tea",)), MappedEntity("$state", "", ())
     assert [five.call(tea, {}), nine.call(tea, {}), by_price.call(state, {})] == calls
     assert [verb.pointed_at(calls[1], [state, tea]) for verb in (five, nine, by_price)] == [None, 1, None]
@@ -182,7 +182,7 @@ def test_calls_that_leave_out_an_argument_give_a_verb_that_leaves_it_out() -> No
         stop_reason=StopReason.CLOSED,
     )
     tea = MappedEntity(WORD, "tea", ())
-    verbs = learn_verbs([recorded], ServerReader(spec))
+    verbs = learn_verbs(spec, [recorded], ServerReader(spec))
     said = [next(verb.call(tea, {}) for verb in verbs if verb.pointed_at(call, [tea]) == 0) for call in calls]
     assert said == calls
 

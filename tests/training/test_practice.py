@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from lamp import LampEnvironment
@@ -23,6 +23,8 @@ pytestmark = pytest.mark.anyio
 
 class Mute:
     """A policy that always says the same, and its codec."""
+
+    max_tokens = 100
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
         return [Generation(ids=(1,), logprobs=(0.0,)) for _ in prompts_B]
@@ -178,6 +180,19 @@ async def test_each_episode_of_an_evaluation_has_a_seed_of_its_own(lamp_spec: En
     player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: Seeded())
     await evaluate(player, lamp_spec.tasks[:5], seed=7, batch=2)
     assert Seeded.seeds == [7, 8, 9, 10, 11]
+
+
+async def test_an_episode_whose_first_prompt_is_over_the_limit_of_tokens_fails_with_a_reason(
+    lamp_spec: EnvironmentSpec,
+) -> None:
+    codec = Mute()
+    codec.max_tokens = len(MuteTalk().prompt)
+    player = TokenPlayer(Mute(), codec, lamp_spec, lambda version, group: LampEnvironment())
+    asked: dict[str, Any] = {"groups": [""], "seeds": [0], "version": 0, "sampling_seed": 0}
+    (rollout,) = await player.play(lamp_spec.tasks[:1], **asked)
+    assert (rollout.reward, rollout.actions) == (None, [])
+    assert "the first prompt of task 'lamp-0' has" in str(rollout.error)
+    assert "give --episode-tokens more" in str(rollout.error)
 
 
 class Right(Mute):

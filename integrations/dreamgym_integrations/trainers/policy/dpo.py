@@ -99,6 +99,8 @@ def preferences(
     for trajectory in valid:
         if trajectory.success:
             talk = codec.talk(trajectory.task, spec.first(trajectory.task))
+            if len(talk.prompt) >= codec.max_tokens:
+                continue
             for step, transition in enumerate(trajectory.transitions):
                 chosen, place = action_text(spec, transition.action), _place(trajectory, step)
                 against = sorted(bad[place] - good[place]) if chosen in good[place] else []

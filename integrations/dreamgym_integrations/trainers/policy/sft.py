@@ -33,11 +33,14 @@ def rows(spec: EnvironmentSpec, codec: PolicyCodec, trajectory: Trajectory, *, m
 
     Args:
         spec: description of the environment.
-        codec: codec of the policy. An action for which it has no ids is not learned.
+        codec: codec of the policy. An action for which it has no ids is not learned, nor is an episode whose first
+            prompt is longer than its limit.
         trajectory: the episode.
         mask_refused: do not learn refused actions.
     """
     talk = codec.talk(trajectory.task, spec.first(trajectory.task))
+    if len(talk.prompt) >= codec.max_tokens:
+        return []
     for step, transition in enumerate(trajectory.transitions):
         text = action_text(spec, transition.action)
         ids = talk.ids_of(text)
@@ -64,11 +67,17 @@ def rows_of(
     Raises:
         InvalidInput: there is nothing to learn from.
     """
-    played = (trajectory for trajectory in trajectories if trajectory.transitions)
+    played = [trajectory for trajectory in trajectories if trajectory.transitions]
+    if not played:
+        raise InvalidInput(
+            f"no recorded step of {spec.name!r} to learn from: run `dreamgym collect` or `dreamgym seed` first"
+        )
     found = [row for trajectory in played for row in rows(spec, codec, trajectory, mask_refused=mask_refused)]
     if not found:
         raise InvalidInput(
-            f"no recorded step of {spec.name!r} to learn from: run `dreamgym collect` or `dreamgym seed` first"
+            f"the policy can learn none of the {len(played)} recorded episodes of {spec.name!r}: a pointer policy "
+            "calls tools only with values that the task or an answer has shown, so record episodes that read before "
+            "they act; for a language model the first prompts are too long: give --episode-tokens more"
         )
     return found
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.reading import Reader, reader_of
+from dreamgym.reading import Reader, reader_of, shown
 from dreamgym.training.rollout import Generation, Segment, action_text, parse_action
-from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym.types import StepResult, Task, ToolCall
 from dreamgym_integrations.trainers.policy.pointer.conversations import PointerConversations
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
 from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig
@@ -64,7 +64,7 @@ class PointerTalk:
 
     def __init__(self, codec: PointerCodec, task: Task, first: StepResult) -> None:
         self._codec, self._map = codec, codec.map.episode(task.instruction)
-        self._state = codec.reader.start(task, first)
+        self._state = codec.reader.start(task, shown(first))
         self._refused = False
         self._action: ToolCall | None = None
         """The action that the policy took last."""
@@ -113,12 +113,10 @@ class PointerTalk:
 
     def hear(self, result: StepResult) -> bool:
         """Read the answer. There is always room, since the mapped state does not grow with the conversation."""
-        told: JsonObject = {} if result.structured is None else {"structured": result.structured}
-        seen = StepResult(observation=result.observation, is_error=result.is_error, info=told)
         self._refused = True
         if self._action is not None:
             call = self._codec.reader.call(self._action)
-            read = self._codec.reader.result(call, seen)
+            read = self._codec.reader.result(call, shown(result))
             self._state, self._refused = self._codec.reader.after(self._state, call, read), read.is_error
         for known in ("entities", "_prompt"):
             vars(self).pop(known, None)

@@ -51,7 +51,7 @@ def create_pointer_policy(
         )
     forms = [] if reader_of(spec) is not None else learn_forms(spec, recorded)
     reader = reader_for(spec, forms)
-    verbs, values = learn_verbs(recorded, reader), [*reader.schema.values]
+    verbs, values = learn_verbs(spec, recorded, reader), [*reader.schema.values]
     if not any(verb.points_at for verb in verbs):
         offered = ", ".join(sorted(str(tool["name"]) for tool in reader.tools)) or "none"
         others = "" if spec.text_argument is None else "--policy tiny or "
@@ -62,7 +62,7 @@ def create_pointer_policy(
     known, state_map = Counter[str](), StateMap(reader.schema, marks=marks)
     for trajectory in recorded:
         episode = state_map.episode(trajectory.task.instruction)
-        for step in with_readings(trajectory, reader).transitions:
+        for step in with_readings(trajectory, reader, spec).transitions:
             entities = episode.entities(parsed(step.state) or {}, refused=False)
             known.update(word for one in entities for word in one.words)
     kinds = [STATE, WORD, *reader.schema.collections]

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from pydantic import Field, JsonValue
 
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.reading import Reader, with_readings
 from dreamgym.state import StateSchema, as_object, parsed
 from dreamgym.types import Frozen, JsonObject, ToolCall, Trajectory
@@ -63,7 +64,7 @@ class Verb(Frozen):
         return next((i for i, one in enumerate(entities) if one.id == target and one.kind in self.kinds), None)
 
 
-def learn_verbs(trajectories: Iterable[Trajectory], reader: Reader) -> list[Verb]:
+def learn_verbs(spec: EnvironmentSpec, trajectories: Iterable[Trajectory], reader: Reader) -> list[Verb]:
     """The verbs of the calls that were accepted.
 
     A tool that nobody used has no verb. Nor has a tool whose calls changed the known state in at most a tenth of the
@@ -71,7 +72,7 @@ def learn_verbs(trajectories: Iterable[Trajectory], reader: Reader) -> list[Verb
     """
     used: dict[str, list[_Used]] = defaultdict(list)
     for trajectory in trajectories:
-        read = with_readings(trajectory, reader)
+        read = with_readings(trajectory, reader, spec)
         words = set(words_of(read.task.instruction))
         for step in read.transitions:
             if not step.result.is_error:
