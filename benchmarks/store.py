@@ -291,6 +291,8 @@ async def measure(steps: int, dim: int, count: int, environments: int) -> None:
     """Measure one size, and print the results."""
     print(f"\n## {steps:,} steps of {environments} environment{'s' * (environments > 1)}\n")
     async with opened(dim) as (store, clock):
+        ((pages,),) = await store.database.fetch("SHOW huge_pages_status", {})
+        print(f"PostgreSQL's huge pages: {pages}.\n")
         named = {env_of(house, environments): house * 10 for house in reversed(range(steps // STEPS // 10))}
         await store.buffer.add([play(number, environments) for number in named.values()])  # gives each a number
         async with store.buffer.indexes.adding([env for _, env, _ in await store.database.fetch(SIZES, {})]):

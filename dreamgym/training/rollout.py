@@ -67,15 +67,18 @@ class Segment:
     """Log-probability of each sampled token; 0.0 for tokens of somebody else."""
     rewards: list[float] = field(default_factory=list)
     """Reward of the action that ended with this token, else 0.0."""
+    turns: list[int] = field(default_factory=list)
+    """Number of the answer that a sampled token belongs to, counted over all conversations of the episode; 0 for tokens
+    of somebody else, and for all tokens if each conversation begins after the last one ended."""
 
     @property
     def ids(self) -> list[int]:
         """All token ids so far: the policy's next prompt."""
         return self.prompt_ids + self.completion_ids
 
-    def say(self, sampled: Generation) -> None:
-        """Append tokens that the policy sampled."""
-        self._append(sampled.ids, sampled.logprobs, 1)
+    def say(self, sampled: Generation, turn: int = 0) -> None:
+        """Append tokens that the policy sampled, in the answer of this number."""
+        self._append(sampled.ids, sampled.logprobs, 1, turn)
 
     def hear(self, ids: Sequence[int]) -> None:
         """Append tokens of somebody else."""
@@ -88,11 +91,12 @@ class Segment:
                 self.rewards[i] += value
                 return
 
-    def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int) -> None:
+    def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int, turn: int = 0) -> None:
         self.completion_ids += ids
         self.logprobs += logprobs
         self.mask += [mask] * len(ids)
         self.rewards += [0.0] * len(ids)
+        self.turns += [turn] * len(ids)
 
 
 class Talk(Protocol):

@@ -212,7 +212,8 @@ async def test_the_reward_comes_after_everything_that_the_policy_said_in_any_con
     speaker = Speaker(lambda prompt: "help" if "How?" in prompt else "plan")
     async with stage(with_a_helper, speaker, worlds=counter()) as play:
         (rollout,) = await play()
-    assert sorted(len(turns(segment)) for segment in rollout.segments) == [1, 2]
+    assert [len(turns(segment)) for segment in rollout.segments] == [2, 1]
+    assert [sorted({*segment.turns}) for segment in rollout.segments] == [[0, 1, 3], [2]]
     rewards_T = token_rewards(rollout.segments, rollout.total_reward)
     assert (rollout.reward, rewards_T[-1], sum(rewards_T)) == (1.0, 1.0, 1.0), "PPO credits what comes before a reward"
 

@@ -7,7 +7,14 @@ import pytest
 import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.policy.model import load_policy
-from dreamgym_integrations.trainers.policy.ppo import VALUE_COEFFICIENT, ValueHead, Values, token_rewards, value_errors
+from dreamgym_integrations.trainers.policy.ppo import (
+    VALUE_COEFFICIENT,
+    ValueHead,
+    Values,
+    sampled_places,
+    token_rewards,
+    value_errors,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from lamp_runs import broken_after, same, trained, weights
@@ -23,8 +30,8 @@ from dreamgym.types import JsonObject, Task
 PPO = Settings(algorithm="ppo", groups=4, group_size=4, save_every=2, probe_every=1)
 
 
-def segment(mask: list[int], rewards: list[float]) -> Segment:
-    return Segment([0], [1] * len(mask), mask, [0.0] * len(mask), rewards)
+def segment(mask: list[int], rewards: list[float], turns: list[int] | None = None) -> Segment:
+    return Segment([0], [1] * len(mask), mask, [0.0] * len(mask), rewards, turns or [0] * len(mask))
 
 
 def test_ppo_raises_success_and_the_policy_it_saves_is_an_ordinary_one(
@@ -60,7 +67,7 @@ class Alike:
 
     async def play(self, tasks: Sequence[Task], **_: object) -> list[Rollout]:
         return [
-            Rollout(task, [Segment([5], [6], [1], [-1.0], [0.7])], ["say"], success=True, total_reward=0.7)
+            Rollout(task, [Segment([5], [6], [1], [-1.0], [0.7], [0])], ["say"], success=True, total_reward=0.7)
             for task in tasks
         ]
 
@@ -115,6 +122,12 @@ def test_the_reward_of_an_episode_is_spread_over_its_sampled_tokens() -> None:
         "reward that no action was credited with goes to the last one"
     )
     assert token_rewards([segment([0], [0.0])], 1.0) == []
+
+
+def test_tokens_of_two_conversations_are_in_the_order_in_which_they_were_sampled() -> None:
+    plan, helper = segment([1, 0, 1, 1], [0.1, 0.0, 0.3, 0.4], [1, 0, 3, 3]), segment([1], [0.2], [2])
+    assert sampled_places([plan, helper]) == [(0, 0), (1, 0), (0, 2), (0, 3)]
+    assert token_rewards([plan, helper], 1.0) == [0.1, 0.2, 0.3, 0.4]
 
 
 numbers = st.floats(-10, 10)

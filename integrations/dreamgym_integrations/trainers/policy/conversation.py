@@ -8,6 +8,7 @@ conversation begins a segment. One that goes back to an earlier answer begins a 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -100,7 +101,7 @@ class EpisodeConversations(Protocol):
     """All conversations of one episode with a policy, as its endpoint keeps them."""
 
     segments: list[Segment]
-    """The segments, in the order in which the policy last spoke in them: the reward of an episode comes at the end."""
+    """The segments, in the order in which they begin."""
     last: Segment | None
     """The segment that the policy spoke in last."""
     unheard: int
@@ -123,6 +124,7 @@ class Conversations:
     def __init__(self, codec: ConversationCodec) -> None:
         self._codec = codec
         self._turns: dict[bytes, _Turn] = {}
+        self._numbers = itertools.count(1)
         self.segments: list[Segment] = []
         self.last: Segment | None = None
         self.unheard = 0
@@ -151,8 +153,8 @@ class Conversations:
             segment.hear(prompt.ids[turn.length :])
         else:
             segment = Segment(prompt.ids)
-        self.segments[:] = [*(one for one in self.segments if one is not segment), segment]
-        segment.say(sampled)
+            self.segments.append(segment)
+        segment.say(sampled, next(self._numbers))
         self.last = segment
         words = self._codec.decode(sampled.ids)
         reply = reply_of(words, prompt.tools, knows_tools=self._codec.knows_tools)

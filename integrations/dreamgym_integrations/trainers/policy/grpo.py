@@ -86,7 +86,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         rows, idle = self._divided(scored)
         self.learns = bool(rows)
         end = self.processing_class.eos_token_id
-        self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
+        self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0], [0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
         self._score(scored, output)
         # the loss is a mean over all sampled tokens of the update

@@ -102,7 +102,7 @@ class PPOTrainer(RolloutTrainer):
         weights_B1 = torch.ones_like(values_BT[:, :1])
         for one, weight in zip(episodes, weights, strict=True):
             rows = one.rows
-            places = [(first + b, t) for b, row in enumerate(rows) for t, sampled in enumerate(row.mask) if sampled]
+            places = [(first + b, t) for b, t in sampled_places(rows)]
             if places:
                 rewards_T = token_rewards(rows, one.episode.total_reward)
                 values_T = [numbers_BT[b][t] for b, t in places]
@@ -160,9 +160,18 @@ def value_errors(
     return 0.5 * torch.max((values_BT - returns_BT) ** 2, (near_BT - returns_BT) ** 2)
 
 
+def sampled_places(rows: Sequence[Segment]) -> list[tuple[int, int]]:
+    """Row and place of each sampled token of an episode, in the order in which they were sampled."""
+    places = [(b, t) for b, row in enumerate(rows) for t, sampled in enumerate(row.mask) if sampled]
+    return sorted(places, key=lambda place: rows[place[0]].turns[place[1]])
+
+
 def token_rewards(rows: Sequence[Segment], total: float) -> list[float]:
-    """Reward of each sampled token of an episode; the last one also gets the reward not credited to any action."""
-    rewards_T = [reward for row in rows for reward, sampled in zip(row.rewards, row.mask, strict=True) if sampled]
+    """Reward of each sampled token of an episode, in the order in which they were sampled.
+
+    The last one also gets the reward that was not credited to any action.
+    """
+    rewards_T = [rows[b].rewards[t] for b, t in sampled_places(rows)]
     if rewards_T:
         rewards_T[-1] += total - sum(rewards_T)
     return rewards_T
