@@ -25,10 +25,12 @@ _SECRET_NAME = re.compile(
     | (?:connection|conn)_?(?:string|str|uri|url)
     | (?:database|db|redis|mongo(?:db)?|postgres(?:ql)?|mysql|amqp|rabbitmq|broker|webhook|sentry)_?(?:url|uri)
     | (?:db|smtp|user|mail|email|imap|ftp|admin|root|redis|mysql|pg|postgres|ssh|rabbitmq|basic|http|proxy|login)_?pass
-    )(?:_?(?:value|text|plain|plaintext|hash|key|base|new|old|current|confirm|confirmation|repeat|raw|b64|base64|header
-        |prod|production|dev|test|testing|staging|live|main|default|primary|secondary|root|\d{1,3}))*""",
+    )(?:_?(?:value|text|plaintext|plain|hash|key|base64|base|new|old|current|confirmation|confirm|repeat|raw|b64|header
+        |production|prod|dev|testing|test|staging|live|main|default|primary|secondary|root|\d{1,3}))*+""",
     re.VERBOSE,
 )
+"""The endings are read once, each as long as possible: two ways to read a run of digits would double the time for each
+digit."""
 _NO_SECRET_NAME = re.compile(
     r"(?:.*_)?(?:progress|page|next|continuation|cursor|sync|start|end|max|min|num|prompt|completion|total|input|output"
     r"|cached|stop|eos|bos|pad|unk|mask|special)_(?:.*_)?token|mcp_session_id|(?:www|proxy)_authenticate"

@@ -14,8 +14,9 @@ import platformdirs
 from dreamgym.errors import InvalidInput
 
 KEY_BYTES = 32
-MARK = re.compile(r"REDACTED-[A-Z0-9-]+-[a-p]{8}|user-[a-p]{8}(?:@|%40)example\.com", re.IGNORECASE)
-"""Pattern of a placeholder. Its hash has letters only, so that no rule takes it for a number."""
+MARK = re.compile(r"REDACTED-(?:(?!REDACTED-)[A-Z0-9-])+-[a-p]{8}|user-[a-p]{8}(?:@|%40)example\.com", re.IGNORECASE)
+"""Pattern of a placeholder. Its hash has letters only, so that no rule takes it for a number. Its label contains no
+second mark, so that a row of marks is read once."""
 
 
 def key_file() -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import html
+import itertools
 import json
 import re
 from bisect import bisect_left
@@ -44,7 +46,9 @@ _WINDOW, _OVERLAP = 2**14, 2**12
 """Number of characters that a rule reads at a time, and the overlap of two readings. So no rule holds a thread for
 long."""
 _OPAQUE = re.compile(r"[A-Za-z0-9+/]{4096,}+")
-"""Long base64, such as a picture, which contains prefixes of tokens by chance. No token is as long."""
+"""Long base64, such as a picture, which contains prefixes of tokens by chance. Only web tokens are as long."""
+_REST = re.compile(r"[\w.~+/=%-]*+")
+"""The rest of a token that a window has cut."""
 _NAMES = (
     *("name", "key", "label", "field", "header", "variable", "parameter", "property", "title", "id", "type"),
     "parameterkey",
@@ -210,7 +214,7 @@ class Redactor:
                 clean = [self._value(one) for one in item]
             else:
                 clean = self._field(name, item)
-            redacted[self._text(name)] = clean
+            redacted[_free(self._text(name), redacted)] = clean
         return redacted
 
     def _row(self, names: list[str], row: JsonValue) -> JsonValue:
@@ -297,12 +301,16 @@ class Redactor:
         without_pictures = _OPAQUE.sub(lambda match: " " * len(match[0]), seen.text)
         finds = list(self._literal(seen.text))
         if self._rules.secrets:
-            finds += pairs.private_keys(seen.text)
+            finds += [*pairs.private_keys(seen.text), *forms.web_tokens(seen.text)]
         finds += [find for rule in self._columns for find in rule(seen.text)]
+        rest = 0  # end of what follows a find that its window has cut
         for start in range(0, max(1, len(seen.text) - _OVERLAP), _WINDOW - _OVERLAP):
             window, to_form = (whole[start : start + _WINDOW] for whole in (seen.text, without_pictures))
+            cut = start + len(window)
+            if cut > rest and (more := _REST.match(seen.text, cut)) is not None:
+                rest = more.end()
             finds += [
-                find._replace(start=find.start + start, end=find.end + start)
+                find._replace(start=find.start + start, end=rest if find.end == len(window) else find.end + start)
                 for rule in (*self._rules_of_form, *(self._telling if pairs.may_tell(window) else ()))
                 for find in rule(to_form if rule in _FORMS else window)
             ]
@@ -389,6 +397,11 @@ def _once(fields: list[tuple[str, JsonValue]]) -> JsonObject:
     return found
 
 
+def _free(name: str, taken: JsonObject) -> str:
+    """The name, with a number if another field has it: two spellings of one address have one placeholder."""
+    return next(one for one in itertools.chain([name], (f"{name} {n}" for n in itertools.count(2))) if one not in taken)
+
+
 def _is_heading(value: JsonValue) -> TypeGuard[list[str]]:
     return isinstance(value, list) and len(value) > 1 and all(isinstance(name, str) for name in value)
 
@@ -415,3 +428,11 @@ def _forms(secret: str) -> set[str]:
         if len(inner) >= 8:
             forms |= {inner, inner.replace("+", "-").replace("/", "_")}
     return forms | {read for form in forms if len(read := Unescaped(form).text) >= MIN_REMEMBERED}
+
+
+def spellings(secret: str) -> set[str]:
+    """All texts as which a line of JSON may contain a secret: its forms and HTML, in one or two JSON texts."""
+    said = {*_forms(secret), html.escape(secret), html.escape(secret, quote=False)}
+    for _ in range(2):
+        said |= {json.dumps(form, ensure_ascii=ascii_only)[1:-1] for form in said for ascii_only in (True, False)}
+    return said

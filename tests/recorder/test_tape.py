@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import io
 import json
 import resource
@@ -9,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from dreamgym_server.recorder import writer
@@ -226,6 +229,28 @@ def test_a_value_of_a_later_header_is_removed_from_earlier_lines(tmp_path: Path)
     first, second = map(str, texts(tmp_path))
     assert "Zx9kLmnop1qq" not in first + second
     assert first.removeprefix("your session is ") == second.removeprefix("and again ")
+
+
+SECRET = 'Grüße&12"x/y'
+SPELLED = {
+    "plain": SECRET,
+    "url": quote(SECRET, safe=""),
+    "html": html.escape(SECRET),
+    "base64": base64.b64encode(f"user:{SECRET}".encode()).decode(),
+    "hexadecimal": SECRET.encode().hex(),
+    "JSON": json.dumps({"a": SECRET}),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLED)
+def test_a_secret_that_a_later_header_shows_is_removed_from_earlier_lines_in_every_spelling(
+    tmp_path: Path, spelling: str
+) -> None:
+    put(on := tape(tmp_path, []), f"see {SPELLED[spelling]} here")
+    on.put(Known({SECRET: "set-cookie"}))
+    on.close()
+    (text,) = texts(tmp_path)
+    assert SPELLED[spelling] not in str(text)
 
 
 def test_a_server_that_sets_a_new_cookie_with_each_response_is_recorded_to_the_end(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from growth import grows_linearly
 
 from dreamgym.redaction import RedactionRules, Redactor, encodings, forms, pairs, personal, tables
+from dreamgym.redaction.names import is_secret_name
 from dreamgym.redaction.placeholder import Placeholders
 
 VALUES = ("the key is a&", "password=a,", "password=(", "password='a", 'password: "', "password=a)&", "?pw=a;")
@@ -71,6 +72,7 @@ PIECES = (
         "abcdefghijklmnop/",
         "authorization: a ",
         '<a name="',
+        "REDACTED-",
         "<a value='b' ",
         'a,password\n"\n',
         "(a, password) values (b('c'), (",
@@ -93,7 +95,15 @@ def repeated(piece: str, end: str = "") -> Callable[[int], str]:
 EACH: dict[str, Callable[[str], object]] = {
     **{
         rule.__name__: found(rule)
-        for rule in (forms.prefixed, pairs.beside, pairs.named, pairs.said, pairs.private_keys, tables.columns)
+        for rule in (
+            forms.prefixed,
+            forms.web_tokens,
+            pairs.beside,
+            pairs.named,
+            pairs.said,
+            pairs.private_keys,
+            tables.columns,
+        )
     },
     "own names": found(pairs.behind({"a", "password"})),
     "columns of own names": found(tables.under({"a", "password"})),
@@ -127,6 +137,13 @@ def test_each_rule_alone_takes_time_in_proportion_to_the_text(name: str) -> None
         if not grows_linearly(EACH[name], repeated(piece, ' @ password="'))
     ]
     assert slow == []
+
+
+def test_a_name_with_many_digits_is_read_once() -> None:
+    assert not is_secret_name("token" + "1" * 100 + "x")
+    assert not is_secret_name("token" + "base64" * 18 + "x")
+    assert is_secret_name("token" + "1" * 100)
+    assert is_secret_name("db_pass_production_base64")
 
 
 def test_an_address_in_a_long_text_is_found_in_time_that_grows_with_the_text() -> None:

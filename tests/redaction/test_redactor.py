@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import re
 import string
 from pathlib import Path
@@ -462,3 +463,22 @@ def test_an_object_with_a_secret_found_by_name_keeps_only_its_form(value: dict[s
 def test_json_nested_too_deeply_to_parse_is_redacted_as_text() -> None:
     text = "[" * 100_000 + '"bob@corp-mail.io"'
     assert "bob@corp-mail.io" not in redactor().text(text)
+
+
+@pytest.mark.parametrize("before", ["", "a " * 4000, "a " * 6200])
+@pytest.mark.parametrize("size", [3000, 5000, 20000])
+def test_a_web_token_of_any_length_is_removed_whole(size: int, before: str) -> None:
+    payload = base64.urlsafe_b64encode(random.Random(size).randbytes(size)).decode().rstrip("=")
+    plain = base64.b64encode(b"0" * size).decode().rstrip("=")  # one run of base64, without - and _
+    for token in (f"eyJhbGciOiJSUzI1NiJ9.{body}.c2lnbmF0dXJl" for body in (payload, plain)):
+        clean = redactor().text(f"{before}Signed in as {token} for an hour.")
+        assert clean.startswith(f"{before}Signed in as REDACTED-TOKEN-")
+        assert clean.endswith(" for an hour.")
+        assert len(clean) < len(before) + 80
+
+
+def test_two_spellings_of_an_address_as_names_of_fields_keep_both_values() -> None:
+    clean = redactor().value({"Ann@shop.com": 1, "ann@shop.com": 2})
+    assert isinstance(clean, dict)
+    assert [*clean.values()] == [1, 2]
+    assert not any("ann" in name.lower() for name in clean)

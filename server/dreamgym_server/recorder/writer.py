@@ -25,7 +25,7 @@ from pydantic import JsonValue
 
 from dreamgym.files import open_to_append, write_whole
 from dreamgym.redaction import Redactor
-from dreamgym.redaction.redactor import MAX_LEARNED
+from dreamgym.redaction.redactor import MAX_LEARNED, spellings
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.dry_run import Preview
 from dreamgym_server.recorder.pairing import Ended, Heard, Tap, loss, now
@@ -336,14 +336,15 @@ def append_event(folder: Path, event: JsonObject) -> None:
 
 
 def _rewrite(folder: Path, run: str, told: Iterable[str], redactor: Redactor) -> None:
-    """Redact again the lines of a run that contain one of these values. Raises OSError."""
-    forms = [form for value in told for form in {value, json.dumps(value)[1:-1]}]
+    """Redact again the lines of a run that contain one of these values, in any of its spellings. Raises OSError."""
+    forms = [form for value in told for form in spellings(value)]
     file = _open_alone(folder, run)
     try:
         before = os.pread(file, os.fstat(file).st_size, 0).decode("utf-8", "replace")
         lines = before.splitlines(keepends=True)
         after = "".join(_again(line, redactor) if any(form in line for form in forms) else line for line in lines)
-        write_whole(folder / f"{run}.jsonl", after)
+        if after != before:
+            write_whole(folder / f"{run}.jsonl", after)
     finally:
         os.close(file)
 
