@@ -262,7 +262,7 @@ async def honest(
         make_dream = partial(DreamEnvironment, spec, model_of(episode), buffer)
         calls = repeating([step.action for step in episode.transitions])
         again = await perform(spec, make_dream, episode.task, calls, seed=0, source=Source.SYNTHETIC)
-        won += has_succeeded(again, ends_itself=spec.is_over_when_done) is True
+        won += has_succeeded(spec, again) is True
     return wilson(won, len(episodes))
 
 

@@ -164,6 +164,13 @@ class EnvironmentSpec(Frozen):
             return StepResult(observation=start)
         return StepResult(observation="", info={"state": start})
 
+    def explicit(self, state: str) -> str:
+        """A state as the check of a task may read it; empty if the environment has no explicit states.
+
+        The state is then the last observation. An observation may be JSON too, but it is not a state.
+        """
+        return "" if self.state is None else state
+
     def task(self, task_id: str) -> Task:
         """One of the tasks by id. Raises UnknownName."""
         for task in self.tasks:

@@ -48,7 +48,7 @@ async def ended(
     """
     if Part.CHECKS in query.without:
         return prediction
-    state = _explicit(query, prediction.next_state)
+    state = query.spec.explicit(prediction.next_state)
     told = [(step.result.observation, step.provenance) for step in query.history]
     told.append((prediction.observation, prediction.provenance))
     checked = accomplished(query.task, state, [observation for observation, _ in told])
@@ -104,15 +104,10 @@ def recorded_end_counts(query: Query, demonstration: Demonstration) -> bool:
     """
     if not demonstration.same_goal:
         return False
-    is_checked = accomplished(query.task, _explicit(query, demonstration.transition.next_state)) is not None
+    is_checked = accomplished(query.task, query.spec.explicit(demonstration.transition.next_state)) is not None
     return is_checked or not (
         is_invented(query.history) or demonstration.disputed or is_contradicted(query, demonstration)
     )
-
-
-def _explicit(query: Query, state: str) -> str:
-    """A state that the task's check may read; empty if the environment has no explicit states."""
-    return "" if query.spec.state is None else state
 
 
 def is_contradicted(query: Query, demonstration: Demonstration) -> bool:

@@ -155,14 +155,17 @@ class ObjectEpisode:
     def resume(self, transitions: Sequence[Transition]) -> bool:
         """Continue after some steps; False if their states do not belong to this dream.
 
-        A step of the real environment has no such state: its answer is read into the state before it.
+        A step that was not taken in this dream has no such state: its answer is read into the state before it. If it is
+        not of the real environment, it counts like the answer of another tier (see `read`).
         """
-        dreamed = next((at for at, step in reversed([*enumerate(transitions)]) if OBJECTS in step.result.info), None)
-        if dreamed is not None and not self._restore(transitions[dreamed].result.info[OBJECTS]):
-            return False
-        for step in transitions[0 if dreamed is None else dreamed + 1 :]:
-            self.state = self._after(step.action, step.result)
-        self.rests_on_other_tiers = any(step.provenance.unbounded for step in transitions)
+        for step in transitions:
+            if OBJECTS in step.result.info:
+                if not self._restore(step.result.info[OBJECTS]):
+                    return False
+                is_doubtful = step.provenance.unbounded
+            else:
+                is_doubtful = self._take(step.action, step.result) and step.provenance.tier is not Tier.REAL
+            self.rests_on_other_tiers = self.rests_on_other_tiers or is_doubtful
         return True
 
     def _restore(self, told: JsonValue) -> bool:
@@ -178,10 +181,11 @@ class ObjectEpisode:
         self.state = state
         return True
 
-    def _after(self, action: ToolCall, told: StepResult) -> JsonObject:
-        """The state after an answer of another tier or of the real environment."""
-        call = self._known.reader.call(action)
-        return self._known.reader.after(self.state, call, self._known.reader.result(call, told))
+    def _take(self, action: ToolCall, told: StepResult) -> bool:
+        """Read an answer that no rule gave into the state; True if this changes it as no recording shows."""
+        before, call = self.state, self._known.reader.call(action)
+        self.state = self._known.reader.after(before, call, self._known.reader.result(call, told))
+        return self.state is not before and not self._is_recorded(call, before)
 
     @property
     def changed(self) -> JsonObject:
@@ -246,9 +250,8 @@ class ObjectEpisode:
         replaces words, and a recorded answer is repeated after the same last words, whatever the state says. It is not
         open if this very change of this very state is recorded.
         """
-        before = self.state
-        self.state = self._after(action, StepResult(observation=prediction.observation, is_error=prediction.is_error))
-        is_doubtful = self.state is not before and not self._is_recorded(self._known.reader.call(action), before)
+        before, told = self.state, StepResult(observation=prediction.observation, is_error=prediction.is_error)
+        is_doubtful = self._take(action, told)
         self.rests_on_other_tiers = self.rests_on_other_tiers or is_doubtful
         prediction = prediction.model_copy(update={"success": False, "terminated": False})
         is_won = self.state is not before and self.is_accomplished

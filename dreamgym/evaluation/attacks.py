@@ -113,7 +113,7 @@ async def attacks(
         on_progress: called with the number of episodes that are done, and of all.
         keep: called with every dreamed episode.
     """
-    open_tasks = [task for task in tasks if accomplished(task, task.initial_state or "") is not True]
+    open_tasks = [task for task in tasks if accomplished(task, spec.explicit(task.initial_state or "")) is not True]
     chosen = [(kind, number) for kind in Attack if kind in kinds for number in range(len(open_tasks))]
     bases = _base_calls(spec, recordings)
 
@@ -125,7 +125,7 @@ async def attacks(
             return await _answer(spec, task, model, make_dream, calls, number, seed + number, keep)
         random = Random(f"{kind} {task.id} {seed}")
         if kind is Attack.ANOTHER_TASK:
-            win = _win_of_another(task, known, random)
+            win = _win_of_another(spec, task, known, random)
             view = task.model_copy(update={"initial_state": win.task.initial_state}) if win else task
             calls = [step.action for step in win.transitions] if win else []
             return await _play(spec, kind, view, make_dream, calls, seed + number, keep) if calls else None
@@ -134,7 +134,7 @@ async def attacks(
         if episode is not None and episode.rewarded and make_real is not None:
             again = repeating(episode.actions)
             real = await perform(spec, make_real, task, again, seed=seed + number, source=Source.REAL)
-            if has_succeeded(real, ends_itself=spec.is_over_when_done):
+            if has_succeeded(spec, real):
                 return episode.model_copy(update={"rewarded": False})
         return episode
 
@@ -160,12 +160,14 @@ async def attacks(
     )
 
 
-def _win_of_another(task: Task, known: Sequence[Trajectory], random: Random) -> Trajectory | None:
+def _win_of_another(
+    spec: EnvironmentSpec, task: Task, known: Sequence[Trajectory], random: Random
+) -> Trajectory | None:
     """A recorded success for another goal that the task's own check does not accept; None if there is none."""
 
     def does_not_count(one: Trajectory) -> bool:
         answers = [step.result.observation for step in one.transitions]
-        return accomplished(task, one.transitions[-1].next_state, answers) is not True
+        return accomplished(task, spec.explicit(one.transitions[-1].next_state), answers) is not True
 
     wins = [one for one in known if one.success and one.transitions and one.task.goal != task.goal]
     return next((one for one in random.sample(wins, len(wins)) if does_not_count(one)), None)
@@ -230,7 +232,7 @@ async def _play(
         steps = dream.transitions
     finally:
         await dream.close()
-    state = steps[-1].next_state if steps else ""
+    state = spec.explicit(steps[-1].next_state) if steps else ""
     told = [(step.result.observation, step.provenance) for step in steps]
     is_done = accomplished(task, state, [answer for answer, _ in told]) is True
     ended = bool(steps) and steps[-1].result.terminated

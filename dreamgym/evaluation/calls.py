@@ -157,12 +157,14 @@ def compared(
     answers = [one.result.observation for one in trajectory.transitions[: step - 1]]
 
     def is_done(state: str, answer: str) -> bool | None:
-        return accomplished(trajectory.task, state, [*answers, answer])
+        return accomplished(trajectory.task, spec.explicit(state), [*answers, answer])
 
     def accomplishes(state: str, answer: str) -> bool | None:
         """True if the task is accomplished by this step, and was not before it."""
         done = is_done(state, answer)
-        return None if done is None else done and accomplished(trajectory.task, transition.state, answers) is not True
+        if not done:
+            return done
+        return accomplished(trajectory.task, spec.explicit(transition.state), answers) is not True
 
     return Compared(
         trajectory=trajectory.id,

@@ -185,7 +185,7 @@ async def closed_loop(
         if one.replayed is not one.real:
             keep(f"replay/{name}", one.replayed)
     ends_itself = spec.is_over_when_done or (spec.ends_itself is None and any(map(_has_ended, bouts)))
-    played = [(one, _outcome(one, ends_itself=ends_itself)) for one in bouts]
+    played = [(one, _outcome(spec, one, ends_itself=ends_itself)) for one in bouts]
     decided = {out.task for _, out in played if out.real is not None or out.replayed is not None}
     counted = [(one, out) for one, out in played if out.task in decided]
     results = tuple(
@@ -212,13 +212,13 @@ def _has_ended(bout: Bout) -> bool:
     return any(step.result.terminated for step in (*bout.real.transitions, *bout.replayed.transitions))
 
 
-def _outcome(bout: Bout, *, ends_itself: bool) -> TaskOutcome:
+def _outcome(spec: EnvironmentSpec, bout: Bout, *, ends_itself: bool) -> TaskOutcome:
     return TaskOutcome(
         task=bout.task.id,
         seed=bout.seed,
-        dream=has_succeeded(bout.dream, ends_itself=ends_itself),
-        real=has_succeeded(bout.real, ends_itself=ends_itself),
-        replayed=has_succeeded(bout.replayed, ends_itself=ends_itself),
+        dream=has_succeeded(spec, bout.dream, ends_itself=ends_itself),
+        real=has_succeeded(spec, bout.real, ends_itself=ends_itself),
+        replayed=has_succeeded(spec, bout.replayed, ends_itself=ends_itself),
     )
 
 

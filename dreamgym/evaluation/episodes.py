@@ -182,14 +182,16 @@ def answered_steps(trajectory: Trajectory) -> tuple[Transition, ...]:
     return tuple(step for step in trajectory.transitions if not _has_no_answer(step))
 
 
-def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
+def has_succeeded(spec: EnvironmentSpec, trajectory: Trajectory, *, ends_itself: bool | None = None) -> bool | None:
     """True if an episode accomplished its task; None if a call was not answered, or success cannot be decided.
 
     Args:
+        spec: the environment that was played, or dreamed.
         trajectory: the episode.
         ends_itself: the environment ends an accomplished task with a reward: a real episode that it ended without one
             failed. So did one that it did not end, unless a step left the end open. Otherwise the task's own check on
-            the state that the episode ended in decides. An episode without a call accomplishes nothing.
+            the state that the episode ended in decides. An episode without a call accomplishes nothing. None: as `spec`
+            says.
     """
     if not is_answered(trajectory):
         return None
@@ -197,10 +199,11 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
     if trajectory.success:
         return True
     has_ended = bool(steps) and steps[-1].result.terminated
+    ends_itself = spec.is_over_when_done if ends_itself is None else ends_itself
     is_decided = (has_ended and ends_itself) or trajectory.final_reward is not None
     if is_decided and trajectory.source is Source.REAL:
         return False
-    state = last_state(trajectory)
+    state = last_state(spec, trajectory)
     told = [(step.result.observation, step.provenance) for step in steps]
     verdict = accomplished(trajectory.task, state, [answer for answer, _ in told])
     if verdict is True and not steps:
@@ -212,16 +215,14 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
     return None if not has_ended and any(step.provenance.open_end for step in steps) else False
 
 
-def last_state(trajectory: Trajectory) -> str:
-    """The state that an episode ended in; empty if a real environment does not report it.
-
-    The answer of a real environment may also be JSON, but it is not a state.
-    """
+def last_state(spec: EnvironmentSpec, trajectory: Trajectory) -> str:
+    """The explicit state that an episode ended in; empty if there is none, or a real environment does not report it."""
     if not trajectory.transitions:
-        return trajectory.task.initial_state or ""
+        return spec.explicit(trajectory.task.initial_state or "")
     last = trajectory.transitions[-1]
-    is_told = trajectory.source is not Source.REAL or "state" in last.result.info
-    return last.next_state if is_told else ""
+    if trajectory.source is Source.REAL:  # its answer may also be JSON, but it is not a state
+        return last.next_state if "state" in last.result.info else ""
+    return spec.explicit(last.next_state)
 
 
 def _has_no_answer(step: Transition) -> bool:

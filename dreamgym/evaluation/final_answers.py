@@ -15,7 +15,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.evaluation.steps import Detection, detected
-from dreamgym.types import Frozen, Trajectory
+from dreamgym.types import Frozen, StopReason, Trajectory
 
 
 class EpisodeVerdict(Frozen):
@@ -25,7 +25,7 @@ class EpisodeVerdict(Frozen):
     recorded: bool
     """Its final reward was positive."""
     judged: bool | None = None
-    """The judge's verdict; None if the model cannot judge or gave no verdict, or if there is no final answer."""
+    """The judge's verdict; None if the model cannot judge or gave no verdict, or if the agent did not finish."""
     checked: bool | None = None
     """The result of the task's check; None if the task has none, or checks are left out."""
 
@@ -85,10 +85,13 @@ async def verdicts_on(
     for one in trajectories:
         answers = [step.result.observation for step in one.transitions]
         checked = (
-            accomplished(one.task, one.transitions[-1].next_state, answers) if Part.CHECKS not in without else None
+            accomplished(one.task, spec.explicit(one.transitions[-1].next_state), answers)
+            if Part.CHECKS not in without
+            else None
         )
-        judged = None
-        if one.answer is not None and isinstance(model, Judge):
+        judged, has_finished = None, one.stop_reason is StopReason.FINISHED
+        # a server also asks about an agent that has finished without an answer, if no check decides
+        if (one.answer is not None or (checked is None and has_finished)) and isinstance(model, Judge):
             with suppress(PredictionError):
                 judged = await model.judge(spec, one.task, one.transitions, one.answer, seed=seed)
         yield EpisodeVerdict(trajectory=one.id, recorded=(one.final_reward or 0) > 0, judged=judged, checked=checked)

@@ -299,7 +299,7 @@ class Measurement:
         def keep(measure: str, episode: Trajectory) -> None:
             self.played.append((f"{self._setting}/{measure}", episode))
 
-        tasks = tasks_of(given.held_out)[: self._wanted.closed_loop]
+        tasks = tasks_of(given.spec, given.held_out)[: self._wanted.closed_loop]
         if real is not None:
             players = players_of(given.spec, given.held_out, self._wanted.behaviours)
             loop = await closed_loop(

@@ -13,6 +13,7 @@ from random import Random
 
 from dreamgym.dream.task_check import accomplished, check_of
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
+from dreamgym.evaluation.episodes import last_state
 from dreamgym.evaluation.scripts import Ids, Reads, Script, distinct
 from dreamgym.state import mentioned, parsed
 from dreamgym.types import StepResult, Task, ToolCall, Trajectory
@@ -62,14 +63,14 @@ def players_of(
     return (*own, *(player for player in _recorded(spec, recordings) if player.name not in names))
 
 
-def tasks_of(recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
+def tasks_of(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
     """The tasks of the recordings, each once.
 
     Tasks with a check come first, since the check decides who succeeded; among them, those that a recording
     accomplished.
     """
     tasks = {one.task.id: one.task for one in recordings if one.transitions}.values()
-    done = {one.task.id for one in recordings if one.transitions and _succeeded(one)}
+    done = {one.task.id for one in recordings if one.transitions and _succeeded(spec, one)}
     return tuple(sorted(tasks, key=lambda task: (not any(check_of(task).values()), task.id not in done)))
 
 
@@ -79,7 +80,7 @@ def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Scripte
     After each call that may write, it makes up to two recorded reads that share an argument with it. If the task's
     state is explicit, it makes only those calls of other tasks that name something in that state.
     """
-    reads, scripts = Reads(spec, recordings), _competent(recordings)
+    reads, scripts = Reads(spec, recordings), _competent(spec, recordings)
     pool = distinct([action for script in scripts.values() for action in script.actions if reads(action)])
 
     def of(task: Task) -> Behaviour | None:
@@ -110,7 +111,7 @@ def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Scripte
 
 
 def _recorded(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Iterator[ScriptedPlayer]:
-    scripts = _competent(recordings)
+    scripts = _competent(spec, recordings)
     if not scripts:
         return
     reads, ids = Reads(spec, recordings), Ids(recordings)
@@ -136,19 +137,19 @@ def _recorded(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Iterat
     yield _scripted(spec, "random", scripts, drawn)
 
 
-def _competent(recordings: Sequence[Trajectory]) -> dict[str, Script]:
+def _competent(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> dict[str, Script]:
     """One recorded episode of each task; one that accomplished it, if there is one."""
     chosen: dict[str, Trajectory] = {}
     for recording in (recording for recording in recordings if recording.transitions):
         before = chosen.get(recording.task.id)
-        if before is None or (_succeeded(recording) and not _succeeded(before)):
+        if before is None or (_succeeded(spec, recording) and not _succeeded(spec, before)):
             chosen[recording.task.id] = recording
     return {task: Script(recording) for task, recording in chosen.items()}
 
 
-def _succeeded(recording: Trajectory) -> bool:
+def _succeeded(spec: EnvironmentSpec, recording: Trajectory) -> bool:
     answers = [step.result.observation for step in recording.transitions]
-    return recording.success or bool(accomplished(recording.task, recording.transitions[-1].next_state, answers))
+    return recording.success or bool(accomplished(recording.task, last_state(spec, recording), answers))
 
 
 def _scripted(

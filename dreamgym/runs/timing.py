@@ -81,7 +81,7 @@ async def timed(real: RealEnvironment, behaviour: str, tasks: Sequence[Task], *,
     finally:
         await watch.close()
     later = len(watch.steps_s) - first_steps
-    successes = [has_succeeded(episode, ends_itself=real.spec.is_over_when_done) for episode in episodes]
+    successes = [has_succeeded(real.spec, episode) for episode in episodes]
     steps = [step for episode in episodes for step in episode.transitions]
     actions = ["".join(map(str, step.action.arguments.values())) for step in steps]
     resets_cpu = watch.resets_cpu_s[1:]

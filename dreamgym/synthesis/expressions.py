@@ -7,6 +7,7 @@ An expression that has no value under some bindings raises NoValue; there is no 
 from __future__ import annotations
 
 import json
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -21,6 +22,12 @@ from dreamgym.state.wording import JSON_STYLES
 from dreamgym.synthesis.paths import Bindings, Path, is_argument, is_number
 from dreamgym.types import JsonObject
 
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": lambda left, right: left // right if isinstance(left, int) else (left / right).__floor__(),
+}
 Style = tuple[int | str | None, tuple[str, str]]
 """Indent and separators of JSON."""
 
@@ -102,19 +109,16 @@ class Calculation:
         left, right = self.left.value(bindings), self.right.value(bindings)
         if not is_number(left) or not is_number(right):
             raise NoValue(f"{self} needs two numbers")
-        one, other = decimal(left), decimal(right)
-        if self.operator == "+":
-            result = one + other
-        elif self.operator == "-":
-            result = one - other
-        elif self.operator == "*":
-            result = one * other
-        elif other:
-            result = Decimal((one / other).__floor__())
-        else:
+        if self.operator == "//" and not right:
             raise NoValue(f"{self} divides by 0")
-        whole = (isinstance(left, int) and isinstance(right, int)) or self.operator == "//"
-        return int(result) if whole and result == int(result) else float(result)
+        operation = _OPERATIONS[self.operator]
+        if isinstance(left, int) and isinstance(right, int):  # Decimal would round them to 28 digits
+            return int(operation(left, right))
+        try:
+            result = operation(decimal(left), decimal(right))
+        except ArithmeticError as error:
+            raise NoValue(f"{self} has no value") from error
+        return result if isinstance(result, int) else _finite(result, self)
 
     def __str__(self) -> str:
         return f"({self.left} {self.operator} {self.right})"
@@ -275,8 +279,9 @@ class Sum:
             parts = [self.each.value(item) for item in self.over.items(bindings)]
         if not all(is_number(part) for part in parts):
             raise NoValue(f"{self} adds something that is not a number")
-        total = sum((decimal(part) for part in parts), Decimal(0))
-        return int(total) if all(isinstance(part, int) for part in parts) else float(total)
+        if all(isinstance(part, int) for part in parts):
+            return sum(part for part in parts if isinstance(part, int))
+        return _finite(sum((decimal(part) for part in parts), Decimal(0)), self)
 
     def __str__(self) -> str:
         return f"count({self.over})" if self.each is None else f"sum({self.each} for item in {self.over})"
@@ -521,6 +526,13 @@ def style_of(texts: Sequence[str]) -> tuple[Style, bool] | None:
 def decimal(value: object) -> Decimal:
     """A number, exactly as it is written."""
     return Decimal(str(value))
+
+
+def _finite(exact: Decimal, of: Expression) -> float:
+    """The number as JSON has it. Raises NoValue if JSON has no number as large."""
+    if not math.isfinite(number := float(exact)):
+        raise NoValue(f"{of} is no number that JSON has")
+    return number
 
 
 def is_empty(bindings: Bindings, path: Path) -> bool:

@@ -25,7 +25,7 @@ from dreamgym.replay.buffer import GROUNDED, Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.state import as_object
 from dreamgym.synthesis.objects import MissingFact
-from dreamgym.types import Source, StepResult, StopReason, Task, Tier, Trajectory, Transition
+from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, Trajectory, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -206,6 +206,27 @@ async def test_a_resumed_episode_whose_first_step_failed_goes_on_with_its_object
     with pytest.raises(StoreError):
         await dream.step(act("look"))
     assert await tier_of_look(dream) is Tier.EFFECTS
+
+
+@pytest.mark.parametrize("tier", [Tier.MODEL, Tier.REAL])
+async def test_words_of_a_model_from_before_the_dream_of_objects_win_nothing(
+    dream: DreamEnvironment, tier: Tier
+) -> None:
+    (whole, *_) = await played("handcoded", 1, first_seed=200)
+    assert "put a hot mug in desk" in whole.task.instruction
+    told = (
+        ("go to desk 1", "You arrive at desk 1. On the desk 1, you see a book 1, and a desklamp 1."),
+        ("take mug 1 from desk 1", "You pick up the mug 1 from the desk 1."),
+        ("heat mug 1 with microwave 1", "You heat the mug 1 using the microwave 1."),
+    )
+    steps = [(act(command), StepResult(observation=words)) for command, words in told]
+    begun = Transition.chain(whole.task.initial_state or "", steps)
+    told_by = [step.model_copy(update={"provenance": Provenance(tier=tier)}) for step in begun]
+    dream.resume(whole.task, seed=0, transitions=told_by)
+    result = await dream.step(act("move mug 1 to desk 1"))
+    assert dream.provenance is not None
+    assert dream.provenance.tier is Tier.EFFECTS
+    assert (result.reward, dream.provenance.open_end) == ((1.0, False) if tier is Tier.REAL else (0.0, True))
 
 
 async def test_an_action_without_a_rule_is_answered_by_the_next_tier_and_read_into_the_state(

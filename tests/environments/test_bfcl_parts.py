@@ -337,7 +337,7 @@ async def test_an_agent_that_stops_with_an_answer_gets_what_one_more_next_reques
             await world.step(call)
 
     here = await play(environment(), TASK, stops, spec=spec, seed=0, source=Source.REAL)
-    assert (here.success, has_succeeded(here, ends_itself=True)) == (verdict, verdict), "without a server too"
+    assert (here.success, has_succeeded(spec, here, ends_itself=True)) == (verdict, verdict), "without a server too"
     (*_, last) = await played(*calls, *[NEXT_CALL] * (2 - calls.count(NEXT_CALL)))
     assert (last.terminated, last.reward) == (True, float(verdict))
 

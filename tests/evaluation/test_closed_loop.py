@@ -44,7 +44,7 @@ async def looped(
     checks: bool = True,
 ) -> ClosedLoop:
     recordings = await desk.recordings()
-    tasks = tasks_of(recordings) if tasks is None else tasks
+    tasks = tasks_of(SPEC, recordings) if tasks is None else tasks
     return await closed_loop(SPEC, players_of(SPEC, recordings), tasks, dream_of(model, checks=checks), real)
 
 
@@ -292,7 +292,7 @@ async def test_a_real_episode_that_ended_without_a_reward_is_a_failure_whatever_
     ship = repeating([call("ship", "O-1")])
     for real, verdict in ((Desk, True), (Strict, False)):
         played = await perform(SPEC, real, task(1), ship, seed=0, source=Source.REAL)
-        assert has_succeeded(played, ends_itself=True) is verdict
+        assert has_succeeded(SPEC, played, ends_itself=True) is verdict
 
 
 @pytest.mark.parametrize("ends_itself", [True, None, False])
@@ -308,7 +308,7 @@ async def remembered(model: DeskModel, *, checks: bool = True) -> Consistency:
     recordings = await desk.recordings()
     player = sessions(SPEC, recordings)
     make_dream = dream_of(model, checks=checks)
-    return await consistency(SPEC, player, tasks_of(recordings), make_dream, Desk, recordings=recordings)
+    return await consistency(SPEC, player, tasks_of(SPEC, recordings), make_dream, Desk, recordings=recordings)
 
 
 async def test_a_dream_that_remembers_agrees_with_reality_in_every_read() -> None:
@@ -395,7 +395,7 @@ async def test_an_answer_that_looks_like_a_state_is_not_taken_for_one() -> None:
             return said
 
     played: Trajectory = await perform(SPEC, Echo, task(1), repeating([call("get", "O-1")]), seed=0, source=Source.REAL)
-    assert has_succeeded(played, ends_itself=False) is None
+    assert has_succeeded(SPEC, played, ends_itself=False) is None
 
 
 values = st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=12)

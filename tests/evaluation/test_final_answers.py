@@ -7,9 +7,11 @@ from desk import SPEC, DeskModel, call, recorded, task
 
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel, Part
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.evaluation.final_answers import EpisodeVerdict, final_answers, verdicts_on, with_outcome
+from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.llm import ScriptedLLM
-from dreamgym.types import Trajectory
+from dreamgym.types import StopReason, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +45,24 @@ async def test_without_a_check_the_judge_decides(checked: bool) -> None:
     without = (Part.CHECKS,) if checked else ()
     (one,) = await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES])), episode, without=without)
     assert (one.recorded, one.rewarded, one.checked) == (False, True, None)
+
+
+async def test_the_judge_is_also_asked_about_an_agent_that_finished_without_an_answer() -> None:
+    episode = await ended(done=True, reward=1.0, checked=False)
+    for reason, verdict in ((StopReason.FINISHED, True), (StopReason.CLOSED, None)):
+        silent = episode.model_copy(update={"answer": None, "stop_reason": reason})
+        (one,) = await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES])), silent)
+        assert (one.recorded, one.rewarded) == (True, verdict)
+
+
+async def test_an_answer_that_is_json_is_no_state_for_the_check_if_the_environment_has_no_states() -> None:
+    episode, stateless = await ended(done=True, reward=1.0), SPEC.model_copy(update={"state": None})
+    assert "success" in episode.task.metadata
+    for spec, checked in ((SPEC, True), (stateless, None)):
+        (one,) = [one async for one in verdicts_on(spec, DeskModel(), [episode])]
+        assert one.checked is checked
+        predicted = await predict(spec, DeskModel(), [], steps_of([episode]), TrigramEncoder())
+        assert predicted[-1].accomplished is checked
 
 
 async def test_without_check_and_judge_nothing_is_decided_and_nothing_rewarded() -> None:

@@ -50,13 +50,13 @@ async def test_a_recording_that_accomplished_its_task_is_played_before_others() 
     behaviour = player.behaviour(desk.task(1))
     assert behaviour is not None
     played = await perform(SPEC, Desk, desk.task(1), behaviour, seed=0, source=Source.REAL)
-    assert has_succeeded(played, ends_itself=False) is True
+    assert has_succeeded(SPEC, played, ends_itself=False) is True
 
 
 async def test_an_episode_without_a_call_is_no_success_even_if_its_check_holds_at_the_start() -> None:
     held = desk.task(1).model_copy(update={"metadata": {"success": {"type": "object"}}})
     idle = Trajectory(id="idle", task=held, source=Source.SYNTHETIC, stop_reason=StopReason.FINISHED)
-    assert has_succeeded(idle, ends_itself=False) is False
+    assert has_succeeded(SPEC, idle, ends_itself=False) is False
 
 
 async def test_first_half_stops_half_way() -> None:
@@ -126,10 +126,10 @@ async def test_a_player_stops_when_the_result_is_done() -> None:
 async def test_the_tasks_of_recordings_begin_with_checked_ones_that_were_accomplished() -> None:
     recorded = [await desk.recorded(desk.task(i, checked=i % 2 == 0), call("get", "O-1")) for i in (1, 2, 3, 4, 4)]
     recorded.append(await desk.recorded(desk.task(6), call("ship", "O-6")))
-    assert [task.id for task in tasks_of(recorded)] == ["ship-6", "ship-2", "ship-4", "ship-1", "ship-3"]
+    assert [task.id for task in tasks_of(SPEC, recorded)] == ["ship-6", "ship-2", "ship-4", "ship-1", "ship-3"]
     by_answers = desk.task(3).model_copy(update={"metadata": {"answers": ["shipped"]}})
     recorded[2] = await desk.recorded(by_answers, call("get", "O-1"))
-    assert [task.id for task in tasks_of(recorded)] == ["ship-6", "ship-2", "ship-3", "ship-4", "ship-1"]
+    assert [task.id for task in tasks_of(SPEC, recorded)] == ["ship-6", "ship-2", "ship-3", "ship-4", "ship-1"]
 
 
 async def test_the_behaviours_of_a_real_environment_are_players_that_know_every_task() -> None:

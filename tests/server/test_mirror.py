@@ -15,7 +15,7 @@ from mcp_types import TextContent, TextResourceContents
 from server_stage import BreakableStore, CounterEnvironment, Stage, counter_spec
 from test_agent_door import HANDSHAKE, MODERN, ask, create
 
-from dreamgym.types import StepResult, ToolCall
+from dreamgym.types import JsonObject, StepResult, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -327,9 +327,19 @@ async def test_without_a_recorded_refusal_a_resource_is_refused_as_the_protocol_
 ) -> None:
     if headers is MODERN:
         headers = {**MODERN, "mcp-name": "demo://x"}
-    spec = mirrored(initialize=INITIALIZE)
+    spec = mirrored(initialize=INITIALIZE, listings={"resources/list": ({"resources": []},)})
     error = (await asked(stage, spec, "resources/read", {"uri": "demo://x"}, headers)).json()["error"]
     assert error == {"code": code, "message": "Resource demo://x not found", "data": {"uri": "demo://x"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "params"), [("resources/read", {"uri": "demo://x"}), ("prompts/get", {"name": "x"})]
+)
+async def test_an_item_of_a_kind_that_nobody_listed_is_reported_as_not_recorded(
+    stage: Stage, method: str, params: JsonObject
+) -> None:
+    error = (await asked(stage, mirrored(initialize=INITIALIZE), method, params, HANDSHAKE)).json()["error"]
+    assert error == {"code": -32602, "message": f"No recording of this simulation shows what {method} answers to this"}
 
 
 @ERAS

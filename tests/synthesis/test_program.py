@@ -1,12 +1,14 @@
 """A learned program answers other calls as recorded, prints readably, and has no answer to unknown cases."""
 
+import json
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stalls import SCHEMA, TOOLS, recordings
 
-from dreamgym.state import apply, parsed
+from dreamgym.state import StateSchema, apply, as_text, parsed
 from dreamgym.synthesis import ProgramResult, learn
-from dreamgym.types import JsonObject, Transition
+from dreamgym.types import JsonObject, StepResult, ToolCall, Transition
 
 
 def answered(step: Transition, *shown: Transition) -> ProgramResult | None:
@@ -67,3 +69,38 @@ def test_the_loops_lists_and_new_entities_of_a_program_are_printed() -> None:
         in printed
     )
     assert any(line.startswith('    add deals[new deals] = {"lines": lines, "person": person') for line in printed)
+
+
+ORDERS = StateSchema.model_validate(
+    {"orders": {"key": "id", "fields": {"price": "number", "total": "number"}, "complete": True}}
+)
+
+
+def quoted(count: float, price: float) -> Transition:
+    """A call that sets the total of an order to its count times its price, and says it."""
+
+    def state(total: float) -> str:
+        return as_text({"orders": {"A": {"id": "A", "price": price, "total": total}}})
+
+    total = count * price
+    told = StepResult(observation=f"The total is {json.dumps(total)}.", info={"state": state(total)})
+    return Transition.of(state(0), ToolCall(name="quote", arguments={"id": "A", "count": count}), told)
+
+
+def test_a_result_that_json_has_no_number_for_is_not_predicted() -> None:
+    program = learn([quoted(count, count + 1.5) for count in (2, 3, 5, 7, 8, 11, 12, 14)], ORDERS)
+    assert program is not None
+    large, largest = quoted(1e300, 2.5), quoted(1e308, 2.5)
+    answer = program.run(state_of(large.state), large.action.arguments)
+    assert answer is not None
+    assert answer.after == state_of(large.next_state)
+    assert program.run(state_of(largest.state), largest.action.arguments) is None
+
+
+def test_whole_numbers_of_any_length_are_calculated_exactly() -> None:
+    program = learn([quoted(count, count + 3) for count in (2, 3, 5, 7, 8, 11, 12, 14)], ORDERS)
+    assert program is not None
+    long = quoted(12345678901234567890123456789012, 3)
+    answer = program.run(state_of(long.state), long.action.arguments)
+    assert answer is not None
+    assert answer.after == state_of(long.next_state)

@@ -388,7 +388,7 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
         behaviour = prepared.real.behaviours[arm.behaviour]
         episodes = await play_in_order(prepared.worlds, behaviour, tasks, len(tasks), seed=PLAYING_SEED)
         steps = [step.result for episode in episodes for step in episode.transitions]
-        successes = [has_succeeded(one, ends_itself=prepared.spec.is_over_when_done) for one in episodes]
+        successes = [has_succeeded(prepared.spec, one) for one in episodes]
         return Evaluation(
             success=wilson(successes.count(True), len(episodes)),
             refused_share=sum(step.is_error for step in steps) / max(1, len(steps)),

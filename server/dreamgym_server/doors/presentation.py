@@ -72,6 +72,12 @@ class Presentation:
             if lookup.method in _ITEMS and lookup.error is not None and lookup.method not in recorded.listings
         }
         self._listed = tuple(_listed(recorded))
+        asked = {*recorded.listings, *(lookup.method for lookup in recorded.lookups)}
+        is_handshake = bool(recorded.initialize or recorded.discover)
+        self._unlisted = {asks for _, asks, _ in _ASKED if is_handshake} - {
+            asks for listing, asks, _ in _ASKED if listing in asked
+        }
+        """Methods that ask for items of a kind that nobody has listed: what they would answer is not known."""
         self._errors, self._invalid_arguments = recorded.errors, recorded.invalid_arguments or ""
 
     def initialized(self, answered: JsonObject) -> JsonObject:
@@ -141,9 +147,10 @@ class Presentation:
         lookup = self._lookups.get((method, _key(params)))
         if lookup is not None and lookup.result is not None:
             return lookup.result
-        if lookup is None and self._is_listed(method, _name(params)):
-            raise MCPError(INVALID_PARAMS, f"No recording of this simulation shows what {method} answers to this")
         error = lookup.error if lookup is not None else self._refusal_like(method, params)
+        is_unlisted = error is None and method in self._unlisted
+        if lookup is None and (is_unlisted or self._is_listed(method, _name(params))):
+            raise MCPError(INVALID_PARAMS, f"No recording of this simulation shows what {method} answers to this")
         if error is None:
             error = _refusal(method, params, version)
         raise as_error(error)
