@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dreamgym.files import open_to_append, write_whole
@@ -33,12 +34,13 @@ class KeptRollouts:
     def rewind(self, iteration: int) -> None:
         """Drop the rollouts of an iteration that is played again, those of later ones, and a line that was cut off."""
         if self.path.is_file():
-            lines = self.path.read_text(encoding="utf-8").split("\n")[:-1]
-            write_whole(self.path, "".join(f"{line}\n" for line in _before(lines, iteration)))
+            lines = self.path.read_bytes().split(b"\n")  # bytes: a line may end within a character
+            write_whole(self.path, b"".join(line + b"\n" for line in _before(lines, iteration)))
 
 
-def _before(lines: Iterable[str], iteration: int) -> Iterable[str]:
+def _before(lines: Iterable[bytes], iteration: int) -> Iterable[bytes]:
     for line in lines:
-        group, _ = parted(line)
-        if group is not None and int(group.rsplit("-", 2)[1]) < iteration:
-            yield line
+        with suppress(ValueError):  # a line that was cut off
+            group, _ = parted(line)
+            if group is not None and int(group.rsplit("-", 2)[1]) < iteration:
+                yield line

@@ -27,8 +27,8 @@ def test_an_update_that_is_played_again_replaces_its_kept_rollouts(tmp_path: Pat
     kept.rewind(0)
     for update in range(3):
         kept.add([(f"run-{update}-{group}", sample_trajectory(f"{update} {group}")) for group in range(2)])
-    with kept.path.open("a") as file:
-        file.write('{"group": "run-3-0", "id"')
+    with kept.path.open("ab") as file:
+        file.write('{"group": "run-1-0", "id": "雨'.encode()[:-1])
     kept.rewind(2)
     kept.add([("run-2-0", sample_trajectory("again"))])
     assert groups_in(tmp_path) == ["run-2-0", "run-1-1", "run-1-0", "run-0-1", "run-0-0"]

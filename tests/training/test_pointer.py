@@ -19,9 +19,10 @@ from dreamgym_integrations.trainers.policy.pointer.create import create_pointer_
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import WORD, MappedEntity, StateMap
 from dreamgym_integrations.trainers.policy.pointer.model import distinct
 from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
-from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader, learn_forms
+from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader, learn_forms, read_words
 from dreamgym_integrations.trainers.policy.scratch import create_policy
 from dreamgym_integrations.trainers.policy.sft import clone, rows_of
+from growth import grows_linearly
 from hypothesis import example, given
 from hypothesis import strategies as st
 from lamp_runs import broken_after, same, trained, weights
@@ -434,6 +435,10 @@ def test_the_last_word_that_was_read_is_copied_and_the_rest_of_a_command_is_its_
     assert (form, call) == ("say {word}", ToolCall(name="say {word}", arguments={"word": "'red'"}))
     assert reader.action(call) == act("say red")
     assert reader.call(act("turn it off")) == act("turn it off")
+
+
+def test_a_long_sentence_is_read_in_linear_time() -> None:
+    assert grows_linearly(read_words, lambda size: " ".join(f"w{number}" for number in range(size // 6)))
 
 
 def test_what_it_cannot_do_is_refused_with_a_reason(base: Path, tmp_path: Path, portal: BlockingPortal) -> None:

@@ -147,6 +147,13 @@ def test_an_agent_cannot_play_in_process(train: Command, tmp_path: Path) -> None
     assert "no URL for an agent" in said
 
 
+def test_real_steps_that_pay_for_no_update_are_refused_before_the_dream_begins(train: Command, tmp_path: Path) -> None:
+    code, said = train(*DREAM, "--then", "real", "--real-steps", "3", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "--real-steps 3 is not enough for one update" in said
+    assert not (tmp_path / "run").exists()
+
+
 def unsure(folder: Path) -> tuple[str, str]:
     """Options with a calibration that gives every answer a confidence of 0.3."""
     rows = [((0.0,) * len(FEATURES), k < 30) for k in range(100)]

@@ -262,8 +262,8 @@ class PostgresBuffer:
         Returns:
             Number of the deleted steps that were taken in the real environment.
         """
-        env_id = await self._find_env(env)
-        return 0 if env_id is None else await take_back(self._database, self._encoder_id, env, env_id, run, iteration)
+        env_id = await self._make_env(env)  # episodes may be there before the first trajectory of their environment
+        return await take_back(self._database, self._encoder_id, env, env_id, run, iteration)
 
     async def counts(self, env: str) -> BufferCounts:
         env_id = await self._find_env(env)

@@ -300,9 +300,10 @@ class PostgresEpisodeStore:
         )
 
     async def unstored(self, env: str, run: str, iteration: int) -> tuple[Episode, ...]:
-        """Finished episodes of groups named `RUN-ITERATION-…` whose trajectories are not in the buffer."""
+        """Finished episodes of groups named `RUN-ITERATION-…` whose trajectories the buffer has not taken yet."""
         return await self._episodes(
-            "WHERE stop_reason IS NOT NULL AND body ->> 'env' = %(env)s AND starts_with(body ->> 'group', %(group)s) "
+            "WHERE stop_reason IS NOT NULL AND NOT archived AND body ->> 'env' = %(env)s "
+            "AND starts_with(body ->> 'group', %(group)s) "
             "AND NOT EXISTS (SELECT FROM trajectories WHERE trajectories.id = episodes.id)",
             {"env": env, "group": f"{run}-{iteration}-"},
         )

@@ -151,6 +151,7 @@ NOT_PLAYED = (
 async def retire_dreams(database: Database, encoder_id: int, env: str, env_id: int, keep: int) -> int:
     """Delete the retirable dreams, all or none; return how many. Dreams that a running episode may see stay.
 
+    Their episodes count as archived, so that nothing stores them again.
     A group is not protected while all its episodes so far are over, even if it begins more.
     """
     async with database.transaction() as connection:
@@ -170,6 +171,7 @@ async def retire_dreams(database: Database, encoder_id: int, env: str, env_id: i
         ids = [str(row[0]) for row in rows]
         if ids:
             await _forget(connection, encoder_id, env_id, ids, sorted({int(row[1]) for row in rows}), SYNTHETIC)
+            await connection.execute("UPDATE episodes SET archived = true WHERE id = ANY (%s)", [ids])
     return len(ids)
 
 

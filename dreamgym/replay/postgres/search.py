@@ -139,6 +139,6 @@ def _place(after: str | None) -> tuple[int, int]:
     if not after:
         return 2**62, -1
     position, _, step = after.partition("~")
-    if not (position.isdigit() and step.isdigit() and len(position) < 19 and len(step) < 10):
+    if not (position.isdecimal() and step.isdecimal() and len(position) < 19 and len(step) < 10):
         raise InvalidInput(f"{after!r} is not a position in the search: give `next` of the previous page")
     return int(position), int(step)

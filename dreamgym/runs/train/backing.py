@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from dreamgym_server.archive import stored_as, trajectory_of
 from dreamgym_server.local import LocalEnvironment
 from dreamgym_server.sessions import Episodes
-from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
+from dreamgym_server.sources import DreamWorlds, RealWorlds
 
 from dreamgym.dream.confidence import Calibration
 from dreamgym.dream.load import load_model
@@ -57,7 +57,30 @@ class _Watched:
 
 
 @dataclass
-class ServerAndStore(_Watched):
+class _Stored(_Watched):
+    """An environment whose running episodes are in the store, too: what an interrupted update took can be counted."""
+
+    async def take_back(self, run: str, iteration: int) -> int:
+        """Delete what a run stored in an iteration and later ones. Return the number of real steps taken in them.
+
+        Episodes of the iteration before are stored if a killed server still held them.
+        """
+        for episode in await self.store.episodes.unstored(self.spec.name, run, iteration - 1):
+            if (trajectory := stored_as(episode, self.spec)) is not None:
+                await self.store.buffer.add([trajectory])
+        return await self.store.buffer.take_back(self.spec.name, run, iteration)
+
+    async def tiers(self, run: str, iteration: int) -> dict[str, int]:
+        """Number of steps of an iteration that each tier answered."""
+        return await self.store.episodes.tiers(self.spec.name, run, iteration)
+
+    async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
+        """One rollout of each of the first groups of an iteration, with the names of the groups."""
+        return rollouts_of(await self.store.episodes.examples(self.spec.name, run, iteration, most), self.spec)
+
+
+@dataclass
+class ServerAndStore(_Stored):
     """A running server, and the store that it shares with the trainer."""
 
     server: ServerProcess
@@ -85,28 +108,39 @@ class ServerAndStore(_Watched):
         say(f"{' and '.join(gone)} in the middle of an update, which is played again")
         return True
 
-    async def take_back(self, run: str, iteration: int) -> int:
-        """Delete what a run stored in an iteration and later ones. Return the number of real steps taken in them.
 
-        Episodes of the iteration before are stored if a killed server still held them.
+@dataclass
+class RealInProcess(_Stored):
+    """A server's sessions without the server, in the real environment: each step is stored when it is taken."""
+
+    episodes: Episodes
+
+    def environment(self, version: int, group: str) -> LocalEnvironment:
+        """A new environment to play in. The arguments are stored with each of its episodes."""
+        return LocalEnvironment(self.episodes, self.spec.name, group=group, policy_version=version)
+
+    async def recover(self) -> bool:
+        """Wait until the last update is stored. Return True if the database went away meanwhile and is back.
+
+        Raises:
+            StoreError: the database does not come back.
         """
-        for episode in await self.store.episodes.unstored(self.spec.name, run, iteration - 1):
-            if (trajectory := stored_as(episode, self.spec)) is not None:
-                await self.store.buffer.add([trajectory])
-        return await self.store.buffer.take_back(self.spec.name, run, iteration)
+        await self.episodes.archived()
+        if not await self._is_restarted():
+            return False
+        await self.begin()
+        say("the database went away in the middle of an update, which is played again")
+        return True
 
-    async def tiers(self, run: str, iteration: int) -> dict[str, int]:
-        """Number of steps of an iteration that each tier answered."""
-        return await self.store.episodes.tiers(self.spec.name, run, iteration)
-
-    async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
-        """One rollout of each of the first groups of an iteration, with the names of the groups."""
-        return rollouts_of(await self.store.episodes.examples(self.spec.name, run, iteration, most), self.spec)
+    async def take_back(self, run: str, iteration: int) -> int:
+        """See `_Stored.take_back`. What this process still has to store is stored first."""
+        await self.episodes.archived()
+        return await super().take_back(run, iteration)
 
 
 @dataclass
-class InProcess(_Watched):
-    """A server's sessions without the server: episodes of this process, whose trajectories the store keeps.
+class DreamInProcess(_Watched):
+    """A server's sessions without the server, in a dream: episodes of this process, whose trajectories are stored.
 
     Running episodes are in memory only. An interrupted update is played again, so nothing is lost with them.
     """
@@ -153,6 +187,9 @@ class InProcess(_Watched):
         return rollouts_of(list(first.values())[:most], self.spec)
 
 
+Backing = ServerAndStore | RealInProcess | DreamInProcess
+
+
 def rollouts_of(episodes: Sequence[Episode], spec: EnvironmentSpec) -> list[tuple[str, Trajectory]]:
     """The trajectories of finished episodes, with the names of their groups."""
     played = [(episode.group or "", trajectory_of(episode, spec)) for episode in episodes]
@@ -160,18 +197,20 @@ def rollouts_of(episodes: Sequence[Episode], spec: EnvironmentSpec) -> list[tupl
 
 
 @asynccontextmanager
-async def in_process(spec: EnvironmentSpec, config: TrainConfig, store: Store) -> AsyncIterator[InProcess]:
+async def in_process(
+    spec: EnvironmentSpec, config: TrainConfig, store: Store
+) -> AsyncIterator[RealInProcess | DreamInProcess]:
     """Open sessions in this process, in the environment that the settings ask for."""
+    if config.against is Against.REAL:
+        episodes = Episodes({spec.name: RealWorlds(spec, real_of(spec).create)}, store.episodes, store.buffer)
+        async with episodes.running():
+            yield RealInProcess(spec, store, episodes)
+        return
     async with AsyncExitStack() as stack:
-        worlds: Worlds
-        if config.against is Against.REAL:
-            worlds = RealWorlds(spec, real_of(spec).create)
-        else:
-            worlds = await _dream(spec, config, store, stack)
-        held = MemoryEpisodeStore()
-        episodes = Episodes({spec.name: worlds}, held, store.buffer)
+        dream, held = await _dream(spec, config, store, stack), MemoryEpisodeStore()
+        episodes = Episodes({spec.name: dream}, held, store.buffer)
         await stack.enter_async_context(episodes.running())
-        yield InProcess(spec, store, episodes, held)
+        yield DreamInProcess(spec, store, episodes, held)
 
 
 async def _dream(spec: EnvironmentSpec, config: TrainConfig, store: Store, stack: AsyncExitStack) -> DreamWorlds:

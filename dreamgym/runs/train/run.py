@@ -47,7 +47,7 @@ from dreamgym.runs.opening import (
 )
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
-from dreamgym.runs.train.backing import InProcess, ServerAndStore, in_process
+from dreamgym.runs.train.backing import Backing, ServerAndStore, in_process
 from dreamgym.runs.train.config import NEW, RECORDED, TrainConfig
 from dreamgym.runs.train.memory import say_memory
 from dreamgym.runs.train.probing import ProbesInReality
@@ -197,6 +197,7 @@ class TrainRun:
         config = _with_rate(config, base)
         # a resumed run goes on with what it knows
         spec = load_spec(env) if config.stored_only or resume else asyncio.run(seeded(env, dsn))
+        _check_real_steps(config, spec, processes)
         make_folder(out)
         held.enter_context(alone_in(out, waits=False))
         settings = out / "settings.json"
@@ -307,7 +308,7 @@ class TrainRun:
 
         config = self.config
         with start_blocking_portal() as portal, ExitStack() as opened:
-            backing: ServerAndStore | InProcess | None = None
+            backing: Backing | None = None
             generator: TaskGenerator | None = None
 
             def open_server() -> _Served:
@@ -339,7 +340,7 @@ class TrainRun:
                 return self._of_first(lambda: watch.settle(stopped))
 
             def player(policy: Policy, codec: PolicyCodec) -> Player:
-                if isinstance(backing, InProcess):
+                if backing is not None and not isinstance(backing, ServerAndStore):
                     return TokenPlayer(policy, codec, self.spec, backing.environment)
                 assert served.url is not None, "several processes play at the first one's server"
                 return player_at(served.url, self.spec, policy, codec, agent=config.agent)
@@ -368,7 +369,7 @@ class TrainRun:
             newest_checkpoint(self.out, identity(self.spec, self.base, settings))
         return reason
 
-    def _open(self, portal: BlockingPortal, opened: ExitStack) -> ServerAndStore | InProcess:
+    def _open(self, portal: BlockingPortal, opened: ExitStack) -> Backing:
         """Open the store, and start the server or the sessions of this process, until the stack closes them."""
         config = self.config
         store = opened.enter_context(portal.wrap_async_context_manager(open_store(self.dsn)))
@@ -384,7 +385,7 @@ class TrainRun:
         portal.call(backing.begin)
         return backing
 
-    async def _tasks(self, backing: ServerAndStore | InProcess) -> tuple[list[Task], TaskGenerator | None]:
+    async def _tasks(self, backing: Backing) -> tuple[list[Task], TaskGenerator | None]:
         """The tasks to practise, and what varies them: nothing in reality, or if `share` is less than one task."""
         from dreamgym.dream.load import load_llm
 
@@ -460,6 +461,16 @@ def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, reco
     lengths = [float(str(line["mean_steps"])) for line in record if "mean_steps" in line]
     length = mean(lengths[-10:]) if lengths else spec.max_steps
     return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
+
+
+def _check_real_steps(config: TrainConfig, spec: EnvironmentSpec, processes: int) -> None:
+    """Raises InvalidInput if the real steps do not pay for one update: a dream before them would be in vain."""
+    least = config.group_size * spec.max_steps * processes
+    if config.real_steps is not None and config.real_steps < least:
+        raise InvalidInput(
+            f"--real-steps {config.real_steps} is not enough for one update: {processes * config.group_size} episodes "
+            f"may take {least} steps; give more, or lower --group-size"
+        )
 
 
 def _with_rate(config: TrainConfig, base: Path) -> TrainConfig:

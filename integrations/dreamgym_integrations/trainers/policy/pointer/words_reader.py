@@ -19,10 +19,12 @@ from dreamgym_integrations.trainers.policy.pointer.mapped_state import words_of
 MOST_FORMS = 32
 """Most forms of commands of a policy: those that were recorded most often."""
 SLOT = "{word}"
+NEAR = 32
+"""Words before and after a word that are kept with it, so that a long text takes time in proportion to its length."""
 SCHEMA = StateSchema.model_validate(
     {"words": {"key": "word", "fields": {"text": "string", "among": "string"}, "complete": False}}
 )
-"""`among` contains the other words of all sentences that contain the word."""
+"""`among` contains the words near the word in all sentences that contain it."""
 _SENTENCE = re.compile(r"[.!?;:\n]+")
 
 
@@ -69,12 +71,13 @@ class WordsReader:
 
 
 def read_words(text: str) -> JsonObject:
-    """The words of a text as entities."""
+    """The words of a text as entities, each among the words nearest to it in its sentence."""
     among: dict[str, dict[str, None]] = {}
     for sentence in _SENTENCE.split(text):
         words = words_of(sentence)
-        for word in words:
-            among.setdefault(word, {}).update(dict.fromkeys(other for other in words if other != word))
+        for at, word in enumerate(words):
+            near = words[max(0, at - NEAR) : at + NEAR + 1]
+            among.setdefault(word, {}).update(dict.fromkeys(other for other in near if other != word))
     return {
         quoted(word): {"word": quoted(word), "text": word, "among": " ".join(others)} for word, others in among.items()
     }
@@ -97,7 +100,7 @@ def learn_forms(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> li
             copied = [number for number, word in enumerate(words) if quoted(word) in seen or word in told]
             if copied:
                 words[copied[-1]] = SLOT
-            if not step.result.is_error:
+            if not step.result.is_error and " ".join(words).count(SLOT) <= 1:  # a command may contain it itself
                 forms[" ".join(words)] += 1
             seen = read_words(step.result.observation)
     return [form for form, _ in forms.most_common(MOST_FORMS)]
