@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -134,25 +135,29 @@ def _conversation(query: Query) -> list[Message]:
 
 def _fitting(query: Query) -> Query:
     """The query without its oldest steps and worst recordings, as far as its prompt in turns is too long with them."""
-    while sum(len(message.content) for message in _conversation(query)) > TURNS_CHARACTERS:
-        shorter = _shorter(query)
-        if shorter is None:
-            break
-        query = shorter
-    return query
+
+    def is_short(left_out: int) -> bool:
+        shown = _conversation(_without(query, left_out))
+        return sum(len(message.content) for message in shown) <= TURNS_CHARACTERS
+
+    most = len(query.history) + len(query.demonstrations)
+    return _without(query, bisect_left(range(most), True, key=is_short))
 
 
-def _shorter(query: Query) -> Query | None:
-    """The query with one step or recording less; None if none is left.
+def _without(query: Query, left_out: int) -> Query:
+    """The query without some steps and recordings.
 
     If the state is explicit, the history goes first, because it repeats the state. Otherwise recordings go first, until
     two are left.
     """
-    if query.history and (query.is_explicit or len(query.demonstrations) <= 2):
-        return query.model_copy(update={"history": query.history[1:]})
-    if query.demonstrations:
-        return query.model_copy(update={"demonstrations": query.demonstrations[:-1]})
-    return None
+    if not left_out:
+        return query
+    worst = 0 if query.is_explicit else min(left_out, max(0, len(query.demonstrations) - 2))
+    oldest = min(left_out - worst, len(query.history))
+    kept = len(query.demonstrations) - (left_out - oldest)
+    return query.model_copy(
+        update={"history": query.history[oldest:], "demonstrations": query.demonstrations[: max(0, kept)]}
+    )
 
 
 def _rules(query: Query, form: PromptForm) -> str:
