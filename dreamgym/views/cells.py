@@ -11,6 +11,7 @@ import ast
 import math
 import operator
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,10 +20,12 @@ from pydantic import JsonValue
 from dreamgym.state import same
 from dreamgym.types import ToolCall
 from dreamgym.views.expressions import ValueName
+from dreamgym.views.reads import makes_by_name
 from dreamgym.views.replaced import Replacement
 
 RANGE = re.compile(r"\$?([A-Z]{1,3})\$?([1-9]\d{0,6})(?::\$?([A-Z]{1,3})\$?([1-9]\d{0,6}))?")
-FORMULA = re.compile(r"=[A-Z0-9+*() .-]{1,200}")
+FORMULA = re.compile(r"=(?!.*\d[A-Z])[A-Z0-9+*() .-]{1,200}")
+"""A formula that is computed. A letter behind a digit, as in 0X10, would be a number of Python."""
 MOST_CELLS = 10_000
 """Most cells of one range."""
 DEPTH = 16
@@ -85,6 +88,8 @@ class Sheet:
     cells: Mapping[Cell, JsonValue] = field(default_factory=dict)
     is_whole: bool = False
     """True if every cell that is not in `cells` is empty."""
+    computes: bool = False
+    """True if a recording shows that the server computes formulas."""
 
     def value(self, cell: Cell) -> JsonValue:
         """The value that a cell shows. Raises UnknownCell."""
@@ -122,7 +127,7 @@ class Sheet:
         return replace(self, cells={**self.cells, **values})
 
     def _computed(self, formula: str, depth: int, known: dict[Cell, JsonValue]) -> JsonValue:
-        if depth == DEPTH or not FORMULA.fullmatch(formula):
+        if not self.computes or depth == DEPTH or not FORMULA.fullmatch(formula):
             raise UnknownCell(formula)
         try:
             value = self._number(ast.parse(formula[1:].strip(), mode="eval").body, depth, known)
@@ -157,6 +162,8 @@ class KnownCells:
     """Tools that empty a range."""
     replaces: Mapping[str, Replacement] = field(default_factory=dict)
     """Tools that replace text in cells, or the name of a sheet."""
+    computes: bool = False
+    """True if a recording shows that the server computes formulas."""
     empty: tuple[JsonValue, ...] = ()
     """The value with which answers show an empty cell; () if no recording shows it."""
 
@@ -208,9 +215,11 @@ class KnownCells:
     def table(self, action: ToolCall, value: JsonValue) -> tuple[Block, list[list[JsonValue]]] | None:
         """The cells that the answer of a call shows; None if it shows none."""
         rows = _rows_in(value.values() if isinstance(value, dict) else [value])
-        texts = [*(value.values() if isinstance(value, dict) else ()), *action.arguments.values()]
+        keys = self.key(action)
+        told = [text for text in value.values() if text not in keys] if isinstance(value, dict) else []
+        texts = [*told, action.arguments.get(self.ranges.get(action.name, ""))]
         block = next((found for text in texts if (found := Block.of(text))), None)
-        if not rows or block is None or len({*map(len, rows)}) != 1 or Block.at(block.first, rows) != block:
+        if not rows or block is None or len({*map(len, rows)}) != 1 or not _fills(rows, block):
             return None
         return block, rows
 
@@ -252,7 +261,7 @@ class KnownCells:
 
     def _after(self, written: Iterable[ToolCall]) -> dict[Key, Sheet]:
         """The sheets after the writes of a session, without those that it may have changed in an unknown way."""
-        sheets = dict(self.start)
+        sheets = {key: replace(sheet, computes=self.computes) for key, sheet in self.start.items()}
         for action in written:
             key = self.key(action)
             block = Block.of(action.arguments.get(self.ranges.get(action.name, "")))
@@ -267,9 +276,10 @@ class KnownCells:
                     for i, row in enumerate(rows)
                     for j, one in enumerate(row)
                 }
-                sheets[key] = sheets.get(key, Sheet()).with_values(values)
+                sheets[key] = sheets.get(key, Sheet(computes=self.computes)).with_values(values)
             elif len(key) == len(self.keys) and block is not None and action.name in self.clears:
-                sheets[key] = sheets.get(key, Sheet()).with_values({cell: None for row in block.rows() for cell in row})
+                sheet = sheets.get(key, Sheet(computes=self.computes))
+                sheets[key] = sheet.with_values({cell: None for row in block.rows() for cell in row})
             else:
                 named = [one for one in sheets if one[-1:] and one[-1] in action.arguments.values()]
                 for one in named:
@@ -279,11 +289,11 @@ class KnownCells:
         return sheets
 
     def _make(self, sheets: dict[Key, Sheet], action: ToolCall) -> None:
-        """Add the sheet that a write may make, if it has one text besides the keys; else forget all sheets."""
+        """Add the sheet that a write makes by its name, with one text besides the keys; else forget all sheets."""
         texts = [value for name, value in action.arguments.items() if isinstance(value, str) and name not in self.keys]
         given = tuple(str(action.arguments.get(name, "")) for name in self.keys[:-1])
-        if len(texts) == 1:
-            sheets[(*given, texts[0])] = Sheet(is_whole=True)
+        if len(texts) == 1 and makes_by_name(action.name):
+            sheets[(*given, texts[0])] = Sheet(is_whole=True, computes=self.computes)
         else:
             sheets.clear()
 
@@ -320,7 +330,7 @@ def cells_of(sessions: Recorded, reads: frozenset[str], replaces: Mapping[str, R
         replaces: the tools that replace one text by another.
     """
     calls = [action for session in sessions for action, _, _ in session]
-    ranges = _range_arguments(calls)
+    ranges = _range_arguments([(action, value) for session in sessions for action, value, _ in session])
     readers = [call for call in calls if call.name in reads and call.name in ranges]
     keys = [
         name
@@ -348,18 +358,67 @@ def cells_of(sessions: Recorded, reads: frozenset[str], replaces: Mapping[str, R
         for key, sheet in start.items()
     }
     known = replace(known, start=start, empty=() if empty == 0 else (empty,))
+    known = replace(known, computes=any(_shows_computed(known, session) for session in sessions))
     putting = {call.name for call in calls if _rows_in(call.arguments.values())}
     clears = [tool for tool in ranges if tool not in reads and tool not in putting]
     return replace(known, clears=frozenset(tool for tool in clears if _does_clear(known, tool, sessions)))
 
 
-def _range_arguments(calls: Sequence[ToolCall]) -> dict[str, str]:
-    """The argument of each tool that names a cell or a range in all recorded calls."""
-    given: dict[tuple[str, str], bool] = {}
-    for call in calls:
-        for name, value in call.arguments.items():
-            given[call.name, name] = given.get((call.name, name), True) and Block.of(value) is not None
-    return {tool: name for (tool, name), is_range in given.items() if is_range}
+def _range_arguments(calls: Sequence[tuple[ToolCall, JsonValue]]) -> dict[str, str]:
+    """The argument of each tool that names a cell or a range in all recorded calls.
+
+    A sheet may have a name such as Q1. So the argument of some cells must have their shape at least once, or be the
+    only one of its tool that may name a range, under a name that no other tool gives to something else.
+
+    Args:
+        calls: the recorded calls, with the values of their answers.
+    """
+    given: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+    shaped: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for call, value in calls:
+        told = value.values() if isinstance(value, dict) else [value]
+        put, shown = _rows_in(call.arguments.values()), _rows_in(told)
+        for name, argument in call.arguments.items():
+            block = Block.of(argument)
+            is_too_small = block is not None and block.count == 1 and not put and sum(map(len, shown)) > 1
+            given[call.name][name] = given[call.name].get(name, True) and block is not None and not is_too_small
+            if block is not None and block.count > 1 and any(rows and _fills(rows, block) for rows in (put, shown)):
+                shaped[call.name][name] += 1
+    may = {tool: [name for name, is_range in names.items() if is_range] for tool, names in given.items()}
+    found = {
+        tool: max(proven, key=shaped[tool].__getitem__)
+        for tool, names in may.items()
+        if (proven := [name for name in names if shaped[tool][name]])
+    }
+    ranges = {*found.values()}
+    others = {name for tool in found for name in given[tool]} - ranges
+    for tool in may.keys() - found.keys():
+        left = [name for name in may[tool] if name in ranges] or [name for name in may[tool] if name not in others]
+        if len(left) == 1:
+            found[tool] = left[0]
+    return found
+
+
+def _fills(rows: Sequence[Sequence[JsonValue]], block: Block) -> bool:
+    return Block.at(block.first, rows) == block
+
+
+def _shows_computed(known: KnownCells, session: Sequence[tuple[ToolCall, JsonValue, bool]]) -> bool:
+    """True if a session reads a number from a cell that it has written a formula into."""
+    formulas: set[tuple[Key, Cell]] = set()
+    for action, value, changes in session:
+        key, block = known.key(action), Block.of(action.arguments.get(known.ranges.get(action.name, "")))
+        if changes and block is not None:
+            for i, row in enumerate(_rows_in(action.arguments.values())):
+                for j, one in enumerate(row):
+                    if isinstance(one, str) and one.startswith("="):
+                        formulas.add((key, (block.first[0] + i, block.first[1] + j)))
+        shown = known.table(action, value) if formulas and not changes else None
+        for cells, values in zip(shown[0].rows(), shown[1], strict=True) if shown is not None else ():
+            for cell, one in zip(cells, values, strict=True):
+                if (key, cell) in formulas and isinstance(one, int | float):
+                    return True
+    return False
 
 
 def _does_clear(known: KnownCells, tool: str, sessions: Recorded) -> bool:

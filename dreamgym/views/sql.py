@@ -124,7 +124,7 @@ class KnownDatabase:
                     statement = self.statement(call)
                     if statement is None and not HARMLESS.match(self._text(call)):
                         unknown |= self.tables.keys()  # such as TRUNCATE, or a transaction that may be taken back
-                    if statement is not None and self.kind(call) not in QUERIES:
+                    if statement is not None and self.kind(call) not in QUERIES - {"with"}:  # WITH may begin a write
                         said = _run(opened, statement)
                         if said.error is not None or unknown & said.read or UNSURE.search(statement):
                             unknown |= said.written

@@ -49,6 +49,18 @@ def test_a_refusal_shows_no_item_of_a_list_that_a_call_changed_even_if_no_rule_e
     assert list(missing_facts(calls, learn_rules(calls, SCHEMA), SCHEMA)) == []
 
 
+def test_calls_without_an_optional_argument_or_with_a_list_do_not_stop_learning() -> None:
+    start: JsonObject = {"rooms": {room: {"room": room, "shut": []} for room in ROOMS}, "at": ROOMS[0]}
+    optional: list[JsonObject] = [{"room": ROOMS[1], "how": "fast"}, {"room": ROOMS[2]}, {"room": ROOMS[1]}]
+    lists: list[JsonObject] = [{"room": [ROOMS[1]]}, {"room": [ROOMS[2]]}, {"room": [ROOMS[1], ROOMS[2]]}]
+    for arguments in (optional, lists):
+        calls = [
+            ObjectCall("a", "enter", one, start, {**start, "at": "x"}, {"ok": True}, False, "ok") for one in arguments
+        ]
+        refused = [ObjectCall("a", "leave", one, start, start, None, True, "no") for one in arguments]
+        learn_rules([*calls, *refused], SCHEMA)
+
+
 def test_one_refusal_of_a_tool_whose_successes_are_too_few_to_learn_from_does_not_refuse_its_other_calls() -> None:
     start: JsonObject = {"rooms": {room: {"room": room, "shut": []} for room in ROOMS}, "at": ROOMS[0]}
 

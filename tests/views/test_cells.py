@@ -81,9 +81,46 @@ def test_a_formula_of_known_cells_is_computed_if_a_recording_shows_one_computed(
         assert (said and json.loads(said)) == answer
 
 
+@pytest.mark.parametrize("formula", ["=0X10", "=0O17", "=1E2+B2"])
+def test_a_number_as_only_python_writes_it_has_no_value_in_a_sheet(formula: str) -> None:
+    with pytest.raises(UnknownCell):
+        Sheet({(1, 1): formula}, computes=True).value((1, 1))
+
+
+def test_a_formula_has_no_answer_if_no_recording_shows_that_the_server_computes_it() -> None:
+    write = ("put_cells", {"tab": "Stock", "from": "C3", "rows": [["=B2+B3"]]})
+    assert played(learned(*SHEETS), write, ("get_cells", {"tab": "Stock", "area": "C3"}))[1] is None
+
+
+def test_sheets_with_names_like_those_of_cells_are_not_mixed_up() -> None:
+    def read(sheet: str, area: str, *rows: Any) -> Step:
+        return ("get_cells", {"tab": sheet, "area": area}, shown(area, *rows))
+
+    first: list[Step] = [
+        ("get_sheet", {"tab": "Q1"}, shown("A1:B2", ["rev", 10], ["cost", 4])),
+        read("Q2", "A1:B2", ["rev", 20], ["cost", 9]),
+        read("Q1", "A1:B1", ["rev", 10]),
+    ]
+    rules = learned(first, first, [("get_sheet", {"tab": "Q1"}, first[0][2]), read("Q1", "A2:B2", ["cost", 4])])
+    answers = played(rules, *(("get_cells", {"tab": tab, "area": "A2:B2"}) for tab in ("Q1", "Q2", "Q3")))
+    assert [answer and json.loads(answer)["rows"] for answer in answers] == [[["cost", 4]], [["cost", 9]], None]
+
+
+def test_a_write_with_one_text_makes_a_sheet_only_if_its_name_says_so() -> None:
+    sort: Step = ("sort_rows", {"column": "price"}, "Sorted.")
+    add: Step = ("add_sheet", {"tab": "Old"}, "Added.")
+    read = ("get_cells", {"tab": "Stock", "area": "A2:B2"})
+    rules = learned(*SHEETS, [sort], [sort], [add], [("add_sheet", {"tab": "New"}, "Added.")])
+    assert played(rules, ("sort_rows", {"column": "item"}), read) == ["Sorted.", None]
+    assert played(rules, ("add_sheet", {"tab": "Next"}), read)[1] is not None
+
+
 def test_a_chain_of_formulas_is_computed_in_linear_time() -> None:
     def sheet(length: int) -> Sheet:
-        return Sheet({(1, 1): 0, **{(row, 1): f"={'+'.join([f'A{row - 1}'] * 8)}" for row in range(2, length + 1)}})
+        return Sheet(
+            {(1, 1): 0, **{(row, 1): f"={'+'.join([f'A{row - 1}'] * 8)}" for row in range(2, length + 1)}},
+            computes=True,
+        )
 
     assert sheet(15).value((15, 1)) == 0, "computed anew for each reference it would be 8 to the 14th computations"
     with pytest.raises(UnknownCell):

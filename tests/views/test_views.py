@@ -207,6 +207,7 @@ def test_sql_is_answered_from_the_tables_that_were_recorded_and_what_the_session
     ("written", "count"),
     [
         (["/* a */ -- b\nDELETE FROM customers WHERE id = 1"], '[{"n": 1}]'),
+        (["WITH old AS (SELECT 1 AS id) DELETE FROM customers WHERE id IN (SELECT id FROM old)"], '[{"n": 1}]'),
         (["TRUNCATE TABLE customers"], None),
         (["BEGIN", "DELETE FROM customers", "ROLLBACK"], None),
         (["EXPLAIN SELECT * FROM customers"], '[{"n": 2}]'),
@@ -350,6 +351,7 @@ def test_the_failed_status_of_an_item_and_an_empty_error_are_no_refusals() -> No
 @pytest.mark.parametrize(
     ("said", "is_refused"),
     [
+        *((said, False) for said in ("Removed failed job 3.", "Cleared unknown device 5", "Fixed error 12.")),
         *((said, False) for said in ("Retried failed jobs.", "Restarted 3 failed jobs", "No invalid jobs were left")),
         *(
             (said, True)

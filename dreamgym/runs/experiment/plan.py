@@ -146,7 +146,7 @@ class Arm(Frozen):
         train = self.train or {}
         if "seed" in train:
             raise ValueError(f"arm {self.name!r}: every arm trains with the seeds of the file: leave out train.seed")
-        if self.rates and (train.get("algorithm") in RECORDED or train.get("probe") == 0):
+        if self.rates and (str(train.get("algorithm")) in RECORDED or str(train.get("probe")) == "0"):
             raise ValueError(
                 f"arm {self.name!r}: real probes choose among rates, and sft, dpo and probe = 0 have no probes: give a "
                 "learning_rate instead"

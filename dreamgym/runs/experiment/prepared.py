@@ -143,6 +143,10 @@ class Prepared:
     async def _played(self, number: int, play: Play) -> list[Trajectory]:
         say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.behaviour}")
         tasks = self.plan.recordable(tasks_of(self.spec, "train", self.real))[: play.tasks]
+        if not tasks:
+            raise InvalidInput(
+                f"no task of the split train may be recorded: held_out = {self.plan.held_out!r} fits all of them"
+            )
         seed = 1_000_000 * (self.seed + 1) + 100_000 * number
         behaviour, redact = self.real.behaviours[play.behaviour], redact_by(self.spec.redact)
         played = await play_in_order(self.worlds, behaviour, tasks, play.episodes, seed=seed)

@@ -203,12 +203,17 @@ def best_rate(arm: Arm, results: Mapping[str, Sequence[Result]]) -> Arm:
         arm: the arm, as in the experiment file.
         results: results by name of the trained arm, in the order of the seeds.
     """
-    return max(arm.trained(), key=lambda one: probed(results.get(one.name, ())[:SEEDS_TRIED]))
+    return max(arm.trained(), key=lambda one: _dev_success(results.get(one.name, ())))
 
 
-def probed(some: Sequence[Result]) -> float:
-    """Mean success of the last real probe over all seeds. A seed without a probe counts as -1, the worst."""
-    return mean(one.curve[-1][1] if one.curve else -1.0 for one in some) if some else -1.0
+def _dev_success(some: Sequence[Result]) -> float:
+    known = probed(some[:SEEDS_TRIED])
+    return -1.0 if known is None else known
+
+
+def probed(some: Sequence[Result]) -> float | None:
+    """Mean success of the last real probe over all seeds; None if a seed has no probe."""
+    return mean(one.curve[-1][1] for one in some) if some and all(one.curve for one in some) else None
 
 
 def _run(prepared: Prepared, arm: Arm) -> Result:

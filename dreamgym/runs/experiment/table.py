@@ -145,7 +145,8 @@ def _rates(published: Published) -> Iterator[str]:
             if some:
                 mark = ", taken" if one.name in chosen else ""
                 rate = (one.train or {})["learning_rate"]
-                dev = f"{100 * probed(some[:SEEDS_TRIED]):.1f} %"
+                known = probed(some[:SEEDS_TRIED])
+                dev = "unknown" if known is None else f"{100 * known:.1f} %"
                 yield _row((arm.name, f"{rate:g}{mark}", dev, percent(success(some))))
     yield ""
 

@@ -283,7 +283,9 @@ class _ToolSearch:
                     collection
                     for case in _some(cases, SAMPLE)
                     for collection in self._collections
-                    if isinstance(part := case.before.get(collection), dict) and case.arguments[name] in part
+                    if isinstance(part := case.before.get(collection), dict)
+                    and isinstance(value := case.arguments.get(name), str)
+                    and value in part
                 }
             )
             for name in cases[0].arguments
@@ -292,7 +294,10 @@ class _ToolSearch:
             arguments: JsonObject = {}
             for name, collections in kinds.items():
                 ids = [i for one in collections if isinstance(part := state.get(one), dict) for i in part]
-                arguments[name] = draw.choice(ids) if ids else draw.choice(cases).arguments[name]
+                if ids:
+                    arguments[name] = draw.choice(ids)
+                elif name in (recorded := draw.choice(cases).arguments):
+                    arguments[name] = recorded[name]
             yield state, arguments
 
     def _tables(
