@@ -70,6 +70,14 @@ class Spent(TokenUsage):
     dollars: float | None = 0.0
     """Cost of the calls whose tokens are known; None if the price of a model is not known."""
 
+    def since(self, before: Spent) -> Spent:
+        """What was spent after `before`."""
+        used = {
+            name: getattr(self, name) - getattr(before, name) for name in (*TokenUsage.model_fields, "calls", "untold")
+        }
+        unknown = self.dollars is None or before.dollars is None
+        return Spent(**used, dollars=None if unknown else (self.dollars or 0.0) - (before.dollars or 0.0))
+
     def __str__(self) -> str:
         if not self.calls:
             return "no call of a language model"

@@ -27,6 +27,8 @@ OPENAI_PROVIDERS = OWN_SERVERS | {"openai", "openrouter"}
 IN_PROCESS = frozenset({"", "nearest", "local", "checkpoint"})
 _LONG = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
 """A name in an entry of litellm's table: the price of a prompt token if the prompt has more tokens than this."""
+_SEARCHES = re.compile(r"\bsonar\b|-search-(?:preview|api)")
+"""Names of models that search the web for each answer, and cost a fee for it besides their tokens."""
 EXPECTED = (
     "expected IN,OUT or IN,OUT,CACHED in dollars per million tokens, or MODEL=IN,OUT for one --model; "
     "separate several prices with spaces"
@@ -85,7 +87,7 @@ def price_of(model: str) -> Price | None:
     for key in (name, own):
         entry = table.get(key)
         if isinstance(entry, dict) and entry.get("litellm_provider") == provider:
-            return _listed(entry)
+            return None if _SEARCHES.search(key) else _listed(entry)
     return None
 
 
@@ -136,7 +138,7 @@ def _listed(entry: JsonObject, suffix: str = "") -> Price | None:
         entry: an entry of the table.
         suffix: end of the names that have the price of calls with long prompts.
     """
-    if "input_cost_per_request" in entry:
+    if entry.keys() & {"input_cost_per_request", "citation_cost_per_token"}:
         return None
 
     def highest(*names: str) -> float | None:

@@ -14,6 +14,8 @@ import platformdirs
 from dreamgym.errors import InvalidInput
 
 KEY_BYTES = 32
+_of_another_machine: list[bytes] = []
+"""The key that this process got from another machine, if any."""
 MARK = re.compile(r"REDACTED-(?:(?!REDACTED-)[A-Z0-9-])+-[a-p]{8}|user-[a-p]{8}(?:@|%40)example\.com", re.IGNORECASE)
 """Pattern of a placeholder. Its hash has letters only, so that no rule takes it for a number. Its label contains no
 second mark, so that a row of marks is read once."""
@@ -29,11 +31,13 @@ def load_key() -> bytes:
     """The key of this user's placeholders, created at first use.
 
     It is kept under DREAMGYM_HOME, else with the user's data, never in an environment folder. So a person who receives
-    a folder cannot test guesses against its placeholders.
+    a folder cannot test guesses against its placeholders. A worker of a cluster uses the key of its command.
 
     Raises:
         InvalidInput: the file cannot be read or made.
     """
+    if _of_another_machine:
+        return _of_another_machine[-1]
     path = key_file()
     try:
         if not path.exists():
@@ -48,6 +52,11 @@ def load_key() -> bytes:
             f"the redaction key {path} has {len(key)} bytes, not {KEY_BYTES}: remove the file, and a new key is created"
         )
     return key
+
+
+def use_key(key: bytes) -> None:
+    """Use this key in this process, whatever this machine has: one value gets one placeholder on all machines."""
+    _of_another_machine.append(key)
 
 
 def _make(path: Path) -> None:

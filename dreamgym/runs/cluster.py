@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import dreamgym
 from dreamgym import errors
-from dreamgym.budget import current_ledger
+from dreamgym.budget import Ledger, Spent, current_ledger
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.evaluation.kept import edition
 from dreamgym.prices import PRICE_VARIABLE
+from dreamgym.redaction.placeholder import load_key
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import DSN_VARIABLE
 
@@ -81,7 +82,8 @@ class Crew(Generic[One_contra, Result_co]):
         """Number of units that are done at once if every worker is available."""
         self._address, self._actors = address, actors
         self._lost = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
-        self._orders = ray.put((_version(), pickle.dumps(job), variables(), os.getcwd()))  # sent to each node once
+        orders = _version(), pickle.dumps(job), variables(), _key(), os.getcwd()
+        self._orders = ray.put(orders)  # sent to each node once
         self._free: asyncio.Queue[ActorHandle] = asyncio.Queue()
         self.present = 0
         """Number of places that are available now."""
@@ -114,24 +116,34 @@ class Crew(Generic[One_contra, Result_co]):
         while lost < ATTEMPTS:
             actor = await self._place()
             try:
-                done, kind, answer = await actor.do.remote(unit)
+                done, kind, answer, spent = await actor.do.remote(unit)
             except self._lost:
                 done, lost = None, lost + 1
             except Exception:  # of Ray itself: the worker can do other units
                 self._free.put_nowait(actor)
                 raise
             if done is None:  # it died, or is a new process that has not opened the job
-                self.present -= 1
-                joining = asyncio.create_task(self._join(actor))
-                self._joining.add(joining)
-                joining.add_done_callback(self._joining.discard)
+                self._withdraw(actor)
                 continue
+            _note(spent)
             self._free.put_nowait(actor)
             if not done:
                 raise _error(kind, answer)
             result: Result_co = pickle.loads(answer)  # noqa: S301  Ray's own wire is pickle
             return result
         raise EnvironmentUnavailable(f"{ATTEMPTS} workers were lost while they did the same unit of work")
+
+    def _withdraw(self, actor: ActorHandle) -> None:
+        """Take back the place where a unit has just been lost, and the idle places of that worker; all join again."""
+        free = [self._free.get_nowait() for _ in range(self._free.qsize())]
+        for other in free:
+            if other is not actor:
+                self._free.put_nowait(other)
+        for _ in range(1 + sum(other is actor for other in free)):
+            self.present -= 1
+            joining = asyncio.create_task(self._join(actor))
+            self._joining.add(joining)
+            joining.add_done_callback(self._joining.discard)
 
     async def close(self) -> None:
         """Let the workers close what they opened."""
@@ -140,8 +152,8 @@ class Crew(Generic[One_contra, Result_co]):
         closing = [asyncio.wrap_future(actor.close.remote().future()) for actor in self._actors]
         await asyncio.wait(closing, timeout=CLOSE_S)
         for one in closing:
-            if one.done() and not one.cancelled():
-                one.exception()  # a dead worker has nothing to close: its error is ignored
+            if one.done() and not one.cancelled() and one.exception() is None:  # a dead worker has nothing to close
+                _note(one.result())
 
     async def _place(self) -> ActorHandle:
         while True:
@@ -241,6 +253,20 @@ def check_reachable_store(address: str, dsn: str | None) -> None:
         )
 
 
+def _key() -> bytes | None:
+    """The key of this user's placeholders; None if there is none and it cannot be made."""
+    with suppress(InvalidInput):
+        return load_key()
+    return None
+
+
+def _note(spent: str | None) -> None:
+    """Write in the ledger of this command what a worker has spent since it last said so."""
+    ledger = current_ledger()
+    if spent is not None and ledger is not None:
+        ledger.settle(0.0, Spent.model_validate_json(spent))
+
+
 def _error(kind: str, text: str) -> Exception:
     """Rebuild an error of another process. If its class is not ours, a new class gets the same name."""
     named: type[Exception] = getattr(errors, kind, None) or type(kind, (Exception,), {})
@@ -262,10 +288,15 @@ def _worker_class() -> type:
             self._opened: asyncio.Future[Callable[[object], Awaitable[object]]] | None = None
             self._closing = asyncio.Event()
             self._open: asyncio.Task[None] | None = None
+            self._ledger: Ledger | None = None
+            self._said: Spent | None = None
+            self._rest: str | None = None
 
-        async def begin(self, orders: tuple[str, bytes, Mapping[str, str], str]) -> tuple[str, str] | None:
+        async def begin(
+            self, orders: tuple[str, bytes, Mapping[str, str], bytes | None, str]
+        ) -> tuple[str, str] | None:
             """Open the job once. Return the class name and text of the error if that fails, else None."""
-            version, job, variables, folder = orders
+            version, job, variables, key, folder = orders
             try:
                 from dreamgym.runs.cluster import _version
             except ImportError:
@@ -278,7 +309,11 @@ def _worker_class() -> type:
                 message = f"a worker on {socket.gethostname()} has {found}, and this command is {version}"
                 return "InvalidInput", f"{message}: install the same on every machine of the cluster"
             if self._opened is None:
+                from dreamgym.redaction.placeholder import use_key
+
                 os.environ.update(variables)
+                if key is not None:
+                    use_key(key)
                 if os.path.isdir(folder):
                     os.chdir(folder)  # so that a relative path names the same file
                 self._opened = asyncio.get_running_loop().create_future()
@@ -291,32 +326,51 @@ def _worker_class() -> type:
 
         async def _keep_open(self, job: bytes, opened: asyncio.Future[Callable[[object], Awaitable[object]]]) -> None:
             # one task opens and closes the job: some contexts must be left by the task that entered them
+            from dreamgym.budget import open_ledger
+
             try:
-                async with pickle.loads(job).open() as do:  # noqa: S301
-                    opened.set_result(do)
-                    await self._closing.wait()
+                with open_ledger(None) as ledger:
+                    self._ledger = ledger if ledger.is_own else None  # else the command itself counts in it
+                    async with pickle.loads(job).open() as do:  # noqa: S301
+                        opened.set_result(do)
+                        await self._closing.wait()
+                    self._rest = self._spent()
             except Exception as error:  # noqa: BLE001  # whatever it is, `begin` says it
                 if not opened.done():
                     opened.set_exception(error)
 
-        async def do(self, unit: bytes) -> tuple[bool | None, str, object]:
-            """Do a unit. Return (True, "", result), (False, class and text of the error), or (None, "", ""): no job."""
+        def _spent(self) -> str | None:
+            """What this worker has spent since it last said so; None if nothing."""
+            if self._ledger is None:
+                return None
+            now = self._ledger.spent
+            new, self._said = now if self._said is None else now.since(self._said), now
+            return new.model_dump_json() if new.calls or new.untold else None
+
+        async def do(self, unit: bytes) -> tuple[bool | None, str, object, str | None]:
+            """Do a unit. Return (True, "", result), (False, class and text of the error), or (None, "", ""): no job.
+
+            The last value is what was spent since the last unit.
+            """
             if self._opened is None or not self._opened.done():
-                return None, "", ""
+                return None, "", "", None
             from dreamgym.environment import first_reason
 
             try:
                 one = pickle.loads(unit)  # noqa: S301
-                return True, "", pickle.dumps(await self._opened.result()(one))
+                answer = pickle.dumps(await self._opened.result()(one))
+                return True, "", answer, self._spent()
             # other people's agents and environments; some end the process, or cancel their own tasks
             except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
                 said = first_reason(error) if isinstance(error, Exception) else str(error)
-                return False, type(error).__name__, said
+                return False, type(error).__name__, said, self._spent()
 
-        async def close(self) -> None:
+        async def close(self) -> str | None:
+            """Close the job. Return what was spent since the last unit."""
             self._closing.set()
             if self._open is not None:
                 await self._open
+            return self._rest
 
     return DreamGymWorker
 

@@ -165,6 +165,9 @@ def test_a_listed_price_counts_only_for_the_provider_of_that_name(
         "gpt-x": {**row, "litellm_provider": "openai"},
         "claude-x": {**row, "cache_creation_input_token_cost": 3e-6, "litellm_provider": "anthropic"},
         "openai/odd": {"litellm_provider": "openai", "input_cost_per_token": 1e-6},
+        "gpt-x-search-preview": {**row, "litellm_provider": "openai"},
+        "perplexity/sonar-pro": {**row, "litellm_provider": "perplexity"},
+        "perplexity/sized": {**row, "citation_cost_per_token": 1e-6, "litellm_provider": "perplexity"},
     }
     (tmp_path / "litellm").mkdir()
     (tmp_path / "litellm" / "__init__.py").write_text("raise RuntimeError('it is not to be imported')")
@@ -178,9 +181,10 @@ def test_a_listed_price_counts_only_for_the_provider_of_that_name(
         "litellm:anthropic/claude-x",
         "claude-x",
     ]
+    searching = ["gpt-x-search-preview", "perplexity/sonar-pro", "perplexity/sized"]
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
-        [sys.executable, "-c", script, *names, "odd", "openai/odd"],
+        [sys.executable, "-c", script, *names, "odd", "openai/odd", *searching],
         env=environ,
         capture_output=True,
         text=True,
@@ -189,7 +193,7 @@ def test_a_listed_price_counts_only_for_the_provider_of_that_name(
     assert done.returncode == 0, done.stderr
     gpt, claude = Price(prompt=2, completion=8, cached=0.5), Price(prompt=3, completion=8, cached=0.5)
     shown = done.stdout.strip()
-    assert shown == str([gpt, gpt, None, claude, claude, None, None, None])
+    assert shown == str([gpt, gpt, None, claude, claude, None, None, None, None, None, None])
 
 
 def test_a_budget_counts_the_listed_price_of_a_long_prompt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

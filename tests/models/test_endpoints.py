@@ -209,6 +209,45 @@ async def test_a_question_that_breaks_the_server_ends_after_three_tries_however_
     assert sum("Break." in str(body) for body in endpoint.asked) == busy + 3
 
 
+class Gateway(FakeEndpoint):
+    """A gateway that gives up long questions after a minute."""
+
+    async def complete(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if "Long." not in str(body):
+            return await super().complete(request)
+        self.asked.append(body)
+        await asyncio.sleep(60)
+        return refused(504, "gateway timeout")
+
+
+async def test_a_question_whose_time_always_runs_out_ends_if_others_are_answered_meanwhile() -> None:
+    endpoint = Gateway()
+    async with model_at(endpoint) as model:
+        await model.complete(ASKED)
+        long = asyncio.create_task(model.complete([Message(role="user", content="Long.")]))
+        while not long.done():
+            await model.complete(ASKED)
+        with pytest.raises(EnvironmentUnavailable, match=r"gateway timeout.*6 times, and answered other questions"):
+            await long
+    assert sum("Long." in str(body) for body in endpoint.asked) == 6
+
+
+@pytest.mark.parametrize("reported", [{"finish_reason": {}}, {"finish_reason": []}, {"completion_tokens": 10**400}])
+async def test_values_of_other_kinds_in_an_answer_are_no_tracebacks(reported: dict[str, Any]) -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": '{"ok": true}'}}
+        usage = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+        choice |= {name: value for name, value in reported.items() if name in choice}
+        usage |= {name: value for name, value in reported.items() if name in usage}
+        said = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+        return web.json_response(said)
+
+    async with model_at(FakeEndpoint(before=before)) as model:
+        answer = await model.complete(ASKED, schema=SCHEMA)
+    assert (answer.text, answer.completion_tokens) in [('{"ok": true}', 3), ('{"ok": true}', 0)]
+
+
 async def test_an_outage_with_status_500_is_waited_out() -> None:
     ends = 30.0
 

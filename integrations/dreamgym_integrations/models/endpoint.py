@@ -29,6 +29,8 @@ PATIENCE_S = 600.0
 """An endpoint that answers nobody for this long is given up. While it answers other questions, a question waits."""
 RETRIES = 2
 """Number of retries after the server broke, after an unreadable answer, and for a server that has never answered."""
+TIMEOUTS = 6
+"""A question is given up after so many requests whose time ran out although others were answered meanwhile."""
 ASKED_ANEW = 2
 """Number of times that one question may find that the endpoint's parameters have changed."""
 CHARACTERS_PER_TOKEN = 4
@@ -86,6 +88,10 @@ class Busy(Exception):
     def __init__(self, reason: str, *, is_limit: bool = False, headers: Mapping[str, str] = {}) -> None:
         super().__init__(reason)
         self.is_limit, self.headers = is_limit, headers
+
+
+class TooSlow(Busy):
+    """The time for one request ran out, here or at a gateway. Its tokens may be billed."""
 
 
 class Broken(Exception):
@@ -187,7 +193,8 @@ def text_of(found: Any) -> str:
         content = "".join(text for text in texts if isinstance(text, str))
     if not hasattr(message, "content") or not isinstance(content, str | None):
         raise Unreadable(f"failed: expected a chat completion with a message, got {str(choices)[:200]!r}")
-    if getattr(choice, "finish_reason", None) in BROKEN_OFF:
+    reason = getattr(choice, "finish_reason", None)
+    if isinstance(reason, str) and reason in BROKEN_OFF:
         raise Unreadable(f"failed: expected a whole answer, got one that an error ended: {str(content)[:200]!r}")
     return content or ""
 
@@ -375,11 +382,12 @@ class Endpoint:
         """
         began = asyncio.get_running_loop().time()
         characters = sum(len(str(message["content"])) for message in request["messages"])
-        retries, reason = 0, "took too long"
+        retries, timeouts, reason, sent_at = 0, 0, "took too long", began
         while True:
             has_answered = self.limiter.answered_at > -math.inf
             try:
                 async with self.limiter.turn(characters / CHARACTERS_PER_TOKEN, PATIENCE_S, began) as turn:
+                    sent_at = asyncio.get_running_loop().time()
                     reply = await send(request)
                     counted = reply.completion
                     self.limiter.answered(turn, counted.prompt_tokens, counted.completion_tokens, reply.headers)
@@ -391,6 +399,10 @@ class Endpoint:
                 raise
             except Busy as busy:
                 reason = str(busy)
+                timeouts += isinstance(busy, TooSlow) and self.limiter.answered_at > sent_at
+                if timeouts == TIMEOUTS:
+                    asked = f"{name} {reason}, {TIMEOUTS} times, and answered other questions meanwhile"
+                    raise EnvironmentUnavailable(asked) from None
                 if await self._hold_back(name, busy, turn, has_answered=has_answered, retries=retries):
                     retries += 1
             except (Broken, Unreadable) as failure:

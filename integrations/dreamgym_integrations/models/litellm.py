@@ -27,6 +27,7 @@ from dreamgym_integrations.models.endpoint import (
     Endpoint,
     EndpointAnswer,
     Refused,
+    TooSlow,
     Unreadable,
     endpoint_of,
     is_too_large,
@@ -35,7 +36,7 @@ from dreamgym_integrations.models.endpoint import (
     thinking_tokens,
     without_key,
 )
-from dreamgym_integrations.models.openai import BUSY, UNBILLED, unreachable, unsent
+from dreamgym_integrations.models.openai import BUSY, TOO_SLOW, UNBILLED, unreachable, unsent
 from dreamgym_integrations.models.usage import usage_of
 
 LISTS = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
@@ -156,7 +157,7 @@ class LiteLLMModel:
         if isinstance(error, litellm.RateLimitError) and "insufficient_quota" not in str(error):
             return Busy(reason, is_limit=True, headers=headers)
         if isinstance(error, (litellm.Timeout, TimeoutError)):
-            return Busy(f"took longer than {REQUEST_S:.0f} s")
+            return TooSlow(f"took longer than {REQUEST_S:.0f} s")
         is_away = isinstance(
             error, (litellm.ServiceUnavailableError, litellm.BadGatewayError, litellm.APIConnectionError)
         )
@@ -164,8 +165,8 @@ class LiteLLMModel:
             return Busy(reason, headers=headers)
         if isinstance(error, litellm.InternalServerError):
             return Broken(reason.removeprefix("failed: "))
-        if getattr(error, "status_code", None) in BUSY:
-            return Busy(reason, headers=headers)
+        if (status := getattr(error, "status_code", None)) in BUSY:
+            return (TooSlow if status in TOO_SLOW else Busy)(reason, headers=headers)
         return EnvironmentUnavailable(f"{self.name} {reason}")
 
     def _reason(self, error: Exception) -> str:

@@ -27,6 +27,7 @@ from dreamgym_integrations.models.endpoint import (
     Endpoint,
     EndpointAnswer,
     Refused,
+    TooSlow,
     Unreadable,
     endpoint_of,
     is_too_large,
@@ -126,6 +127,7 @@ UNBILLED = frozenset({400, 401, 402, 403, 404, 413, 422, 429, 503, 529})
 """Statuses of a server that has not asked its model, so that nothing is billed; with the last two it is overloaded."""
 BUSY = frozenset({408, 409, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 """Statuses that waiting may resolve; those from 520 to 524 are of Cloudflare, in front of the endpoint."""
+TOO_SLOW = frozenset({408, 504, 524})
 LASTING = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 """Codes of a 429 that waiting does not resolve."""
 
@@ -229,7 +231,7 @@ class OpenAIModel:
                         model=self._model or "", **request
                     )
             except TimeoutError:
-                raise Busy(self._too_slow) from None
+                raise TooSlow(self._too_slow) from None
             except openai.APIStatusError as error:
                 written = _faulty_answer(error)
                 call.is_free = error.status_code in UNBILLED and written is None
@@ -238,7 +240,8 @@ class OpenAIModel:
                 raise self._sorted(error) from None
             except openai.APIConnectionError as error:  # includes timeouts
                 call.is_free = unsent(error) is not None
-                raise Busy(self._reason(error)) from None
+                kind = TooSlow if isinstance(error, openai.APITimeoutError) else Busy
+                raise kind(self._reason(error)) from None
             except (openai.OpenAIError, ValueError) as error:
                 raise Unreadable(self._reason(error)) from None
             try:
@@ -271,6 +274,8 @@ class OpenAIModel:
             return Broken(reason.removeprefix("failed: "))
         if status == 429:
             return Busy(reason, is_limit=True, headers=headers)
+        if status in TOO_SLOW:
+            return TooSlow(reason, headers=headers)
         return Busy(reason, headers=headers) if status in BUSY else EnvironmentUnavailable(f"{self.name} {reason}")
 
     async def _chosen(self) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dreamgym.types import TokenUsage
 
+MOST_TOKENS = 10**12
+
 
 def usage_of(reported: object) -> TokenUsage:
-    """The token counts of one answer. A count that is missing or not a number is 0, which means unknown.
+    """The token counts of one answer. A count that is missing, not a number or absurd is 0, which means unknown.
 
     Args:
         reported: `usage` of a chat completion. An endpoint may leave it out (None) or break its format.
@@ -16,7 +18,7 @@ def usage_of(reported: object) -> TokenUsage:
         found = reported
         for name in path:
             found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
-        return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
+        return found if isinstance(found, int) and not isinstance(found, bool) and 0 < found < MOST_TOKENS else 0
 
     prompt, completion = count("prompt_tokens"), count("completion_tokens")
     if prompt:  # Gemini and Grok count thoughts, which they bill, only in the total
