@@ -27,7 +27,7 @@ OPENAI_PROVIDERS = OWN_SERVERS | {"openai", "openrouter"}
 IN_PROCESS = frozenset({"", "nearest", "local", "checkpoint"})
 _LONG = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
 """A name in an entry of litellm's table: the price of a prompt token if the prompt has more tokens than this."""
-_SEARCHES = re.compile(r"\bsonar\b|-search-(?:preview|api)")
+_SEARCHES = re.compile(r"\bsonar\b|-search-(?:preview|api)|\bdeep-research\b")
 """Names of models that search the web for each answer, and cost a fee for it besides their tokens."""
 EXPECTED = (
     "expected IN,OUT or IN,OUT,CACHED in dollars per million tokens, or MODEL=IN,OUT for one --model; "

@@ -16,9 +16,11 @@ from dreamgym.errors import InvalidInput
 KEY_BYTES = 32
 _of_another_machine: list[bytes] = []
 """The key that this process got from another machine, if any."""
-MARK = re.compile(r"REDACTED-(?:(?!REDACTED-)[A-Z0-9-])+-[a-p]{8}|user-[a-p]{8}(?:@|%40)example\.com", re.IGNORECASE)
-"""Pattern of a placeholder. Its hash has letters only, so that no rule takes it for a number. Its label contains no
-second mark, so that a row of marks is read once."""
+MARK = re.compile(
+    r"(?:REDACTED-)++(?:(?!REDACTED-)[A-Z0-9-])+-[a-p]{8}|user-[a-p]{8}(?:@|%40)example\.com", flags=re.IGNORECASE
+)
+"""Pattern of a placeholder. Its hash has letters only, so that no rule takes it for a number. A row of marks is
+read once."""
 
 
 def key_file() -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import itertools
 import json
 import re
 from bisect import bisect_left
@@ -110,6 +109,8 @@ class Redactor:
             *([pairs.behind(own)] if own else []),
         )
         self._telling: tuple[Rule, ...] = (pairs.beside, pairs.named, pairs.said) if rules.secrets else ()
+        self._of_secrets = frozenset({*_FORMS, *self._telling})
+        """The rules whose finds go on to the end of a run of characters."""
         self._columns: tuple[Rule, ...] = (*([columns] if rules.secrets else []), *([under(own)] if own else []))
 
     def know(self, known: Mapping[str, str]) -> list[str]:
@@ -202,7 +203,7 @@ class Redactor:
             (item for item in value.values() if _is_heading(item) and any(self._is_secret(name, "") for name in item)),
             None,
         )
-        redacted: JsonObject = {}
+        redacted: list[tuple[str, JsonValue]] = []
         for name, item in value.items():
             if entry is not None and (
                 name.lower() == "value" or (name.lower() in _VALUES and isinstance(item, str) and " " not in item)
@@ -214,8 +215,8 @@ class Redactor:
                 clean = [self._value(one) for one in item]
             else:
                 clean = self._field(name, item)
-            redacted[_free(self._text(name), redacted)] = clean
-        return redacted
+            redacted.append((self._text(name), clean))
+        return _named_apart(redacted)
 
     def _row(self, names: list[str], row: JsonValue) -> JsonValue:
         if not isinstance(row, list) or len(row) != len(names):
@@ -255,10 +256,10 @@ class Redactor:
             return 0
         if isinstance(value, dict):
             held = _HELD if _is_schema(value) else value.keys()
-            return {
-                self._text(key): self._field(name, item) if key in held else self._value(item)
+            return _named_apart(
+                (self._text(key), self._field(name, item) if key in held else self._value(item))
                 for key, item in value.items()
-            }
+            )
         return value
 
     def _is_secret(self, name: str, value: JsonValue) -> bool:
@@ -307,10 +308,15 @@ class Redactor:
         for start in range(0, max(1, len(seen.text) - _OVERLAP), _WINDOW - _OVERLAP):
             window, to_form = (whole[start : start + _WINDOW] for whole in (seen.text, without_pictures))
             cut = start + len(window)
+
+            def is_cut(find: Find, rule: Rule, end: int = len(window)) -> bool:
+                """True if a window ends within a secret; what has a form of its own is whole in the next window."""
+                return find.end == end and find.placeholder is None and rule in self._of_secrets
+
             if cut > rest and (more := _REST.match(seen.text, cut)) is not None:
                 rest = more.end()
             finds += [
-                find._replace(start=find.start + start, end=rest if find.end == len(window) else find.end + start)
+                find._replace(start=find.start + start, end=rest if is_cut(find, rule) else find.end + start)
                 for rule in (*self._rules_of_form, *(self._telling if pairs.may_tell(window) else ()))
                 for find in rule(to_form if rule in _FORMS else window)
             ]
@@ -397,9 +403,17 @@ def _once(fields: list[tuple[str, JsonValue]]) -> JsonObject:
     return found
 
 
-def _free(name: str, taken: JsonObject) -> str:
-    """The name, with a number if another field has it: two spellings of one address have one placeholder."""
-    return next(one for one in itertools.chain([name], (f"{name} {n}" for n in itertools.count(2))) if one not in taken)
+def _named_apart(fields: Iterable[tuple[str, JsonValue]]) -> JsonObject:
+    """An object of these fields; if two have one name, as two spellings of one address have, the later get a number."""
+    taken: dict[str, int] = {}
+    found: JsonObject = {}
+    for name, value in fields:
+        own = name
+        while own in found:
+            taken[name] = taken.get(name, 1) + 1
+            own = f"{name} {taken[name]}"
+        found[own] = value
+    return found
 
 
 def _is_heading(value: JsonValue) -> TypeGuard[list[str]]:
@@ -431,7 +445,7 @@ def _forms(secret: str) -> set[str]:
 
 
 def spellings(secret: str) -> set[str]:
-    """All texts as which a line of JSON may contain a secret: its forms and HTML, in one or two JSON texts."""
+    """The usual texts as which a line of JSON contains a secret: its forms and HTML, in one or two JSON texts."""
     said = {*_forms(secret), html.escape(secret), html.escape(secret, quote=False)}
     for _ in range(2):
         said |= {json.dumps(form, ensure_ascii=ascii_only)[1:-1] for form in said for ascii_only in (True, False)}

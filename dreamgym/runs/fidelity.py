@@ -36,7 +36,7 @@ from dreamgym.runs.console import now_and_then
 from dreamgym.runs.estimate import of_steps, say_estimate
 from dreamgym.runs.opening import Against, require_at_least
 from dreamgym.runs.seed import load_updated
-from dreamgym.types import Frozen, Source, Trajectory
+from dreamgym.types import Frozen, Source, StopReason, Trajectory
 
 HELD_OUT_FILE = "held_out.jsonl"
 
@@ -198,7 +198,9 @@ def fidelity(
         seed=seed,
     )
     wanted = _wanted(spec, judge, closed_loop, prices, parallel, say)
-    answered = any(one.answer is not None for one in with_outcome(given.held_out))
+    answered = any(
+        one.answer is not None or one.stop_reason is StopReason.FINISHED for one in with_outcome(given.held_out)
+    )
     more = {"final answers": answered, "the judge": judge, "closed loop and attacks": closed_loop}
     names = ", ".join(name for name, is_asked in more.items() if is_asked)
     beyond = f"; not counted: {names}" if names else ""

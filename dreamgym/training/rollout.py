@@ -261,6 +261,7 @@ class TokenPlayer:
     ) -> None:
         self._policy, self._codec, self._spec = policy, codec, spec
         self._make_environment = make_environment
+        self._has_warned = False
 
     async def play(
         self,
@@ -292,7 +293,7 @@ class TokenPlayer:
     ) -> list[Rollout]:
         begun = await asyncio.gather(*map(self._begun, environments, tasks, seeds))
         episodes, talks = [episode for episode, _ in begun], [talk for _, talk in begun]
-        live = [i for i, episode in enumerate(episodes) if episode.error is None]
+        live = [i for i, episode in enumerate(episodes) if episode.error is None and self._has_room(talks[i])]
         for turn in range(self._spec.max_steps):
             if not live:
                 break
@@ -317,12 +318,19 @@ class TokenPlayer:
         except Exception as failure:  # noqa: BLE001  # other people's environments: the other episodes go on
             first, error = StepResult(observation=""), self._reason(failure)
         talk = self._codec.talk(task, first)
-        if error is None and len(talk.prompt) >= self._codec.max_tokens:
-            error = (
-                f"the first prompt of task {task.id!r} has {len(talk.prompt)} tokens, and an episode at most "
-                f"{self._codec.max_tokens}: give --episode-tokens more"
+        if error is None and not self._has_room(talk) and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the first prompt of task %r has %d tokens, and an episode of this policy less than %d: such an "
+                "episode is lost; train with more --episode-tokens",
+                task.id,
+                len(talk.prompt),
+                self._codec.max_tokens,
             )
         return Rollout(task, talk.segments, error=error), talk
+
+    def _has_room(self, talk: Talk) -> bool:
+        return len(talk.prompt) < self._codec.max_tokens
 
     async def _acted(self, environment: Environment, episode: Rollout, talk: Talk, sampled: Generation) -> bool:
         """Play one turn; return False if the episode is over or has no room left for tokens."""

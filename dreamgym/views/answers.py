@@ -17,9 +17,9 @@ MAX_LITERAL = 100_000
 """Longest text that is read as a Python literal, in characters."""
 REFUSAL = re.compile(
     # "Retried failed job 3." and "No invalid rows" are no refusals, but "Found unknown arguments" is one
-    r"(?!\W*(?:[\w.-]+\s+)?(?:removed|deleted|dropped|purged|cleared|closed|cancell?ed|archived|ignored|skipped|resolved"
-    r"|fixed|repaired|replaced|updated|marked|reset|retried|restarted|resumed|requeued)\s+(?:the\s+)?"
-    r"(?:failed|invalid|unknown|error)\b)"
+    r"(?!\W*(?:removed|deleted|dropped|purged|cleared|closed|cancell?ed|archived|ignored|skipped|resolved|fixed|repaired"
+    r"|replaced|updated|marked|retried|restarted|resumed|requeued)\s+(?:the\s+)?(?:failed|invalid|unknown|error)\s+"
+    r"(?!(?:arguments?|credentials?|parameters?)\b)\w)"
     r"(?!\W*(?:[\w.-]+\s+)?(?:\w+ed|\w+ing|\d+|no|of|all|the|found)\s+(?:failed|invalid|unknown)\s+"
     r"(?!this\b|(?:arguments|credentials|parameters)\b)\w{3,}s\b)"
     r"\W*(?:[\w.-]+\s+){0,2}(?:\w*error|invalid|failed|cannot|unknown|fatal|no such|not found)\b",

@@ -408,8 +408,13 @@ def _shows_computed(known: KnownCells, session: Sequence[tuple[ToolCall, JsonVal
     formulas: set[tuple[Key, Cell]] = set()
     for action, value, changes in session:
         key, block = known.key(action), Block.of(action.arguments.get(known.ranges.get(action.name, "")))
-        if changes and block is not None:
-            for i, row in enumerate(_rows_in(action.arguments.values())):
+        if changes and block is None:
+            formulas.clear()
+        elif changes and block is not None:
+            rows = _rows_in(action.arguments.values())
+            written = Block.at(block.first, rows) if rows else block
+            formulas -= {(key, cell) for row in written.rows() for cell in row}
+            for i, row in enumerate(rows):
                 for j, one in enumerate(row):
                     if isinstance(one, str) and one.startswith("="):
                         formulas.add((key, (block.first[0] + i, block.first[1] + j)))

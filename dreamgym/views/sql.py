@@ -46,6 +46,8 @@ TOLD = re.compile(
 )
 """Matches a database's message about a wrong statement. Any other message comes from a limit of ours."""
 QUERIES = frozenset({"select", "with", "values"})
+WRITES = re.compile(r"\s*with\b.*\b(?:insert|update|delete|replace)\b", re.IGNORECASE | re.DOTALL)
+"""A statement that begins like a query and may write."""
 WORK = 200_000
 """Most instructions of the database's virtual machine for one statement."""
 SECONDS = 0.5
@@ -124,7 +126,7 @@ class KnownDatabase:
                     statement = self.statement(call)
                     if statement is None and not HARMLESS.match(self._text(call)):
                         unknown |= self.tables.keys()  # such as TRUNCATE, or a transaction that may be taken back
-                    if statement is not None and self.kind(call) not in QUERIES - {"with"}:  # WITH may begin a write
+                    if statement is not None and (self.kind(call) not in QUERIES or WRITES.match(statement)):
                         said = _run(opened, statement)
                         if said.error is not None or unknown & said.read or UNSURE.search(statement):
                             unknown |= said.written

@@ -16,7 +16,7 @@ import pytest
 from dreamgym.budget import LEDGER_VARIABLE, Spent, metered, open_ledger
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.redaction import placeholder
-from dreamgym.redaction.placeholder import load_key, use_key
+from dreamgym.redaction.placeholder import load_key
 from dreamgym.runs.cluster import Crew, _note, _version, _worker_class
 
 pytestmark = pytest.mark.anyio
@@ -61,11 +61,12 @@ async def test_a_worker_on_this_machine_counts_in_the_ledger_of_its_command() ->
         assert ledger.spent.calls == 1
 
 
-def test_a_worker_redacts_with_the_key_of_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_worker_redacts_with_the_key_of_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
     monkeypatch.setattr(placeholder, "_of_another_machine", [])
-    own = load_key()
-    use_key(b"k" * 32)
+    own, worker = load_key(), _worker_class()()
+    await worker.begin((_version(), pickle.dumps(Asking()), {}, b"k" * 32, "/no/folder"))
+    await worker.close()
     assert load_key() == b"k" * 32 != own
 
 

@@ -236,6 +236,7 @@ SPELLED = {
     "plain": SECRET,
     "url": quote(SECRET, safe=""),
     "html": html.escape(SECRET),
+    "html in numbers": SECRET.replace("&", "&#38;"),
     "base64": base64.b64encode(f"user:{SECRET}".encode()).decode(),
     "hexadecimal": SECRET.encode().hex(),
     "JSON": json.dumps({"a": SECRET}),
@@ -251,6 +252,13 @@ def test_a_secret_that_a_later_header_shows_is_removed_from_earlier_lines_in_eve
     on.close()
     (text,) = texts(tmp_path)
     assert SPELLED[spelling] not in str(text)
+
+
+def test_a_secret_with_small_hexadecimal_digits_in_an_earlier_url_is_removed(tmp_path: Path) -> None:
+    put(on := tape(tmp_path, []), "see https://h/x?q=pa%2fss%2bword12xy here")
+    on.put(Known({"pa/ss+word12xy": "set-cookie"}))
+    on.close()
+    assert "word12xy" not in str(texts(tmp_path))
 
 
 def test_a_server_that_sets_a_new_cookie_with_each_response_is_recorded_to_the_end(tmp_path: Path) -> None:

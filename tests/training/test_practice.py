@@ -182,17 +182,19 @@ async def test_each_episode_of_an_evaluation_has_a_seed_of_its_own(lamp_spec: En
     assert Seeded.seeds == [7, 8, 9, 10, 11]
 
 
-async def test_an_episode_whose_first_prompt_is_over_the_limit_of_tokens_fails_with_a_reason(
-    lamp_spec: EnvironmentSpec,
+async def test_an_episode_whose_first_prompt_has_no_room_is_lost_and_one_warning_says_why(
+    lamp_spec: EnvironmentSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
     codec = Mute()
     codec.max_tokens = len(MuteTalk().prompt)
     player = TokenPlayer(Mute(), codec, lamp_spec, lambda version, group: LampEnvironment())
     asked: dict[str, Any] = {"groups": [""], "seeds": [0], "version": 0, "sampling_seed": 0}
-    (rollout,) = await player.play(lamp_spec.tasks[:1], **asked)
-    assert (rollout.reward, rollout.actions) == (None, [])
-    assert "the first prompt of task 'lamp-0' has" in str(rollout.error)
-    assert "give --episode-tokens more" in str(rollout.error)
+    for _ in range(2):
+        (rollout,) = await player.play(lamp_spec.tasks[:1], **asked)
+        assert (rollout.reward, rollout.success, rollout.actions, rollout.error) == (0.0, False, [], None)
+    assert caplog.text.count("the first prompt of task 'lamp-0' has 1 tokens") == 1
+    played = await evaluate(player, lamp_spec.tasks[:3], seed=7, batch=2)
+    assert (played.success.n, played.success.mean, played.failed) == (3, 0.0, 0)
 
 
 class Right(Mute):

@@ -360,6 +360,10 @@ def test_the_failed_status_of_an_item_and_an_empty_error_are_no_refusals() -> No
                 "Failed jobs are locked",
                 "Processing failed as before",
                 "Found unknown arguments: force",
+                "Ignored unknown arguments: force",
+                "Reset failed: device busy",
+                "Password reset failed: user not found",
+                "Connection closed unknown error",
                 "You provided invalid credentials",
             )
         ),

@@ -207,8 +207,9 @@ def best_rate(arm: Arm, results: Mapping[str, Sequence[Result]]) -> Arm:
 
 
 def _dev_success(some: Sequence[Result]) -> float:
-    known = probed(some[:SEEDS_TRIED])
-    return -1.0 if known is None else known
+    """Mean success of the last real probe over the first seeds. One without a probe counts as -1, the worst."""
+    tried = some[:SEEDS_TRIED]
+    return mean(one.curve[-1][1] if one.curve else -1.0 for one in tried) if tried else -1.0
 
 
 def probed(some: Sequence[Result]) -> float | None:

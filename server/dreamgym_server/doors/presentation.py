@@ -73,8 +73,8 @@ class Presentation:
         }
         self._listed = tuple(_listed(recorded))
         asked = {*recorded.listings, *(lookup.method for lookup in recorded.lookups)}
-        is_handshake = bool(recorded.initialize or recorded.discover)
-        self._unlisted = {asks for _, asks, _ in _ASKED if is_handshake} - {
+        is_recorded = bool(recorded.initialize or recorded.discover or recorded.lookups or recorded.listings)
+        self._unlisted = {asks for _, asks, _ in _ASKED if is_recorded} - {
             asks for listing, asks, _ in _ASKED if listing in asked
         }
         """Methods that ask for items of a kind that nobody has listed: what they would answer is not known."""

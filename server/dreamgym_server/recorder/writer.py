@@ -25,6 +25,7 @@ from pydantic import JsonValue
 
 from dreamgym.files import open_to_append, write_whole
 from dreamgym.redaction import Redactor
+from dreamgym.redaction.encodings import Unescaped
 from dreamgym.redaction.redactor import MAX_LEARNED, spellings
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.dry_run import Preview
@@ -336,13 +337,21 @@ def append_event(folder: Path, event: JsonObject) -> None:
 
 
 def _rewrite(folder: Path, run: str, told: Iterable[str], redactor: Redactor) -> None:
-    """Redact again the lines of a run that contain one of these values, in any of its spellings. Raises OSError."""
-    forms = [form for value in told for form in spellings(value)]
+    """Redact again the lines of a run that contain one of these values, also behind escapes. Raises OSError."""
+    values = list(told)
+    forms = [form for value in values for form in spellings(value)]
+
+    def holds(line: str) -> bool:
+        if any(form in line for form in forms):
+            return True
+        plain = Unescaped(Unescaped(line).text).text
+        return plain != line and any(value in plain for value in values)
+
     file = _open_alone(folder, run)
     try:
         before = os.pread(file, os.fstat(file).st_size, 0).decode("utf-8", "replace")
         lines = before.splitlines(keepends=True)
-        after = "".join(_again(line, redactor) if any(form in line for form in forms) else line for line in lines)
+        after = "".join(_again(line, redactor) if holds(line) else line for line in lines)
         if after != before:
             write_whole(folder / f"{run}.jsonl", after)
     finally:
