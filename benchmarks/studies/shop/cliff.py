@@ -137,7 +137,7 @@ async def _sessions(plan: Plan, cell: Cell) -> Consistency:
         return await consistency(
             given.spec,
             ScriptedPlayer("sessions", lambda task: calls.get(task.id)),
-            tasks_of(played),
+            tasks_of(given.spec, played),
             lambda: DreamEnvironment(given.spec, model, buffer, without=without),
             real_of(given.spec).create,
             recordings=given.known,
