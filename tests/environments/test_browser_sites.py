@@ -132,6 +132,8 @@ def test_the_address_of_a_site_is_in_the_options_or_else_in_a_variable(monkeypat
         ({"must_include": ["Impulse Duffle", "Overnight"]}, "impulse duffle", False),
         ({"must_include": ["0"]}, "There are 10.", False),
         ({"must_include": ["0"]}, "There are 0.", True),
+        ({"must_include": ["0"]}, "$0.00", False),
+        ({"must_include": ["5"]}, "There are 10 as of 5/1/2023", False),
         ({"must_include": ["EUR |OR| USD"]}, "5 usd", True),
         ({"fuzzy_match": ["557 m"]}, "557 M.", True),
         ({"fuzzy_match": "N/A"}, "n/a", True),

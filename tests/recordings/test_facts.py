@@ -161,6 +161,18 @@ def test_an_entity_that_no_argument_names_may_be_new_unless_the_tool_has_a_read_
     assert known(hinted, *paths) == [["open", 2, "open"]] * 3
 
 
+def test_what_a_call_shows_after_a_refusal_of_the_same_id_is_not_put_before_it() -> None:
+    run = played(("look", {"id": "O-1"}, "!no order O-1"), ("create", {"id": "O-1"}, order(1)), ("count", {}, "1"))
+    (found,) = with_inferred_states([run], SCHEMA, {"look": READ})
+    assert known(found, "orders/O-1/status") == [[None], [None], ["open"], ["open"]]
+
+
+def test_a_tool_with_a_destructive_hint_is_no_read() -> None:
+    run = played(("pay", {"id": "O-1"}, order(1, "paid")))
+    (found,) = with_inferred_states([run], SCHEMA, {"pay": {"annotations": {"destructiveHint": True}}})
+    assert known(found, "orders/O-1/status") == [[None], ["paid"]]
+
+
 def test_tools_are_reads_if_a_hint_marks_them_or_if_they_explain_no_change() -> None:
     runs = [
         played(

@@ -105,6 +105,7 @@ def span(span_id: str, parent: str = "", *, start: int = 0, failed: bool = False
         "id": "tool.call.id",
         "said": "input.messages",
         "output": "output.messages",
+        "conversation": "conversation.id",
         "arguments": "tool.call.arguments",
         "result": "tool.call.result",
     }
@@ -122,6 +123,21 @@ def span(span_id: str, parent: str = "", *, start: int = 0, failed: bool = False
 
 def tool(span_id: str, parent: str = "", **more: Any) -> JsonObject:
     return span(span_id, parent, **{"op": "execute_tool", "tool": "find", "arguments": "{}", "result": "#7", **more})
+
+
+def test_a_span_that_was_sent_twice_is_one_step(tmp_path: Path) -> None:
+    report = imported(tmp_path, spec("find"), tool("1"), tool("1"), tool("2", start=5))
+    assert len(only(report).transitions) == 2
+
+
+def test_tool_calls_belong_to_the_conversation_that_a_model_call_of_their_trace_names(tmp_path: Path) -> None:
+    asked = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Who?"}]}])
+    chat: dict[str, Any] = {"op": "chat", "said": asked, "conversation": "c-1"}
+    report = imported(
+        tmp_path, spec("find"), span("1", **chat), tool("2", start=1), span("3", start=2, **chat), tool("4", start=3)
+    )
+    episode = only(report)
+    assert (episode.task.instruction, len(episode.transitions)) == ("Who?", 2)
 
 
 def test_a_call_that_framework_and_mcp_client_both_traced_is_one_step(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Episodes of text environments, real and made up, as lists of steps and in InterCode's columns."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from importer_stage import DATA, imported, only, spec, steps, text_spec
@@ -28,7 +29,9 @@ def test_real_recordings_are_imported_whole(file: str, episodes: int, transition
         pytest.skip(f"the recorded episodes are not at {DATA / file}")
     report = ImportReport()
     report.add(read_file(DATA / file), text_spec())
-    assert (report.skipped, report.left_out, report.repeated) == ([], [], 0)
+    scores = sum("is a score between 0 and 1" in one.reason for one in report.left_out)
+    assert (report.skipped, len(report.left_out) - scores, report.repeated) == ([], 0, 0)
+    assert scores == (73 if file.startswith("webshop") else 0)
     assert report.formats == {"steps": episodes}
     assert sum(len(trajectory.transitions) for trajectory in report.trajectories) == transitions
 
@@ -41,13 +44,32 @@ def test_the_first_state_is_the_initial_observation_and_rewards_stay_with_their_
     assert (trajectory.total_reward, trajectory.final_reward) == (1.0, None)
 
 
+def test_a_score_between_0_and_1_is_no_success_unless_the_episode_says_so(tmp_path: Path) -> None:
+    end = {**STEP, "reward": 0.25, "done": True}
+    scored: dict[str, Any] = {"goal": "find it", "steps": [end]}
+    report = imported(tmp_path, text_spec(), scored)
+    (unknown,) = report.trajectories
+    assert (unknown.success, unknown.reward, unknown.task.metadata["score"]) == (False, None, 0.25)
+    assert "add `success`, true or false" in report.left_out[0].reason
+    for success in (True, False):
+        told = only(imported(tmp_path, text_spec(), {**scored, "success": success}))
+        assert (told.success, told.final_reward) == (success, float(success))
+
+
+def test_a_result_of_intercode_succeeds_only_with_a_score_of_1(tmp_path: Path) -> None:
+    for score in (0.0, 0.66, 1.0):
+        episode = {"query": "count them", "steps": [{**STEP, "reward": score}], "summary": {"max_reward": score}}
+        told = only(imported(tmp_path, text_spec(), episode))
+        assert (told.success, told.task.metadata["score"]) == (score == 1, score)
+
+
 def test_an_outcome_beside_the_steps_is_not_taken_for_the_check_of_the_task(tmp_path: Path) -> None:
     episode = {"goal": "find it", "success": True, "answers": "a mug", "split": "train", "steps": [STEP]}
     assert only(imported(tmp_path, text_spec(), episode)).task.metadata == {"split": "train"}
 
 
 def test_steps_after_the_end_and_steps_without_an_observation_are_reported(tmp_path: Path) -> None:
-    rows = [{"action": "look"}, {**STEP, "done": True}, STEP]
+    rows = [{"action": "look"}, {**STEP, "reward": 1.0, "done": True}, STEP]
     report = imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})
     (trajectory,) = report.trajectories
     assert (len(trajectory.transitions), trajectory.stop_reason) == (1, StopReason.TERMINATED)
@@ -128,7 +150,7 @@ def test_a_step_that_is_nearly_right_is_reported_with_its_missing_fields(
     assert [(one.where, one.reason) for one in beside.left_out] == [("file.jsonl, line 1, step 1", reason)]
 
 
-def test_intercodes_score_is_the_reward_of_the_episode_and_an_invalid_action_an_error(tmp_path: Path) -> None:
+def test_intercodes_score_below_1_is_a_failure_and_an_invalid_action_an_error(tmp_path: Path) -> None:
     history = {
         "actions": ["ls", "cat"],
         "observations": ["", "x"],
@@ -137,5 +159,6 @@ def test_intercodes_score_is_the_reward_of_the_episode_and_an_invalid_action_an_
     }
     episode = {"query": "list", "turn_history": history, "summary": {"max_reward": 0.9}}
     trajectory = only(imported(tmp_path, text_spec(), {"0": episode}))
-    assert (trajectory.total_reward, trajectory.final_reward) == (0.9, 0.9)
+    assert (trajectory.total_reward, trajectory.final_reward) == (0.0, 0.0)
+    assert trajectory.task.metadata["score"] == 0.9
     assert [transition.result.is_error for transition in trajectory.transitions] == [True, False]

@@ -102,8 +102,12 @@ def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -
 
 def _hint(tool: JsonObject) -> bool | None:
     annotations = tool.get("annotations")
-    hint = annotations.get("readOnlyHint") if isinstance(annotations, dict) else None
-    return hint if isinstance(hint, bool) else None
+    if not isinstance(annotations, dict):
+        return None
+    hint = annotations.get("readOnlyHint")
+    if isinstance(hint, bool):
+        return hint
+    return False if annotations.get("destructiveHint") is True else None
 
 
 Facts = dict[Place, JsonValue]
@@ -148,6 +152,9 @@ class _Episode:
         self.trajectory, self._schema, self._sure = trajectory, schema, sure
         self._shown = facts_in(trajectory, schema)
         self._links = self._linked()
+        refused = [(n, one) for n, one in enumerate(trajectory.transitions) if one.result.is_error]
+        self._refused = {name: n for n, one in reversed(refused) for name in mentioned(one.action.arguments)}
+        """The first refused call that names an id."""
         self._writes = {
             step: self._touched(transition)
             for step, transition in enumerate(trajectory.transitions)
@@ -194,7 +201,8 @@ class _Episode:
     def _first(self, place: Place, shown: ShownValue) -> int:
         """The first state that is known to have had a fact, given the answer that showed it first."""
         action = self.trajectory.transitions[shown.step].action
-        if action.name not in self._sure and place[1] not in mentioned(action.arguments):
+        was_refused = self._refused.get(place[1], shown.step) < shown.step  # it may not have existed then
+        if action.name not in self._sure and (was_refused or place[1] not in mentioned(action.arguments)):
             return shown.step + 1
         return self._since(place, shown.step, 0)
 

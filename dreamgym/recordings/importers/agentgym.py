@@ -59,7 +59,7 @@ class _Turn:
 def matches(value: JsonValue) -> bool:
     """True for turns without tool calls, if at least one turn of the agent has an action."""
     rows = _rows(value)
-    if any("tool_calls" in row or "function_call" in row or row.get("role") == "tool" for row in rows):
+    if any(row.get("tool_calls") or row.get("function_call") or row.get("role") == "tool" for row in rows):
         return False
     return any(turn.action is not None for turn in _turns(rows))
 
@@ -74,14 +74,16 @@ def read(document: Document) -> Iterator[Found]:
     opening = next((turn.text for turn in reversed(turns[:first]) if not turn.by_agent), "")
     steps, left_out = _steps(turns[first:], document.where)
     fields = document.value if isinstance(document.value, dict) else {}
-    item, reward = fields.get("item_id", fields.get("id")), number(fields.get("reward", fields.get("success")))
+    item, score = fields.get("item_id", fields.get("id")), number(fields.get("success", fields.get("reward")))
+    if score not in {None, 0.0, 1.0}:  # any positive reward would count as a success
+        left_out.append(Skipped(document.where, "its reward is a score, neither 0 nor 1: add `success`, true or false"))
     yield ImportedEpisode(
         where=document.where,
         instruction=opening,
         opening=opening,
         steps=tuple(steps),
         stop_reason=StopReason.CLOSED,
-        final_reward=reward,
+        final_reward=score if score in {0.0, 1.0} else None,
         metadata={} if item is None else {"agentgym_item": item},
         left_out=tuple(left_out),
     )

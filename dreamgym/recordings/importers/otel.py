@@ -48,12 +48,16 @@ _OPT_IN = (
 
 def read(documents: Sequence[Document]) -> Iterator[Found]:
     """The episodes of all spans of a file."""
-    spans = [span for document in documents for span in spans_of(document)]
+    found = [span for document in documents for span in spans_of(document)]
+    # an exporter that tries again sends a span twice: the last one counts
+    spans = [*{(span.trace, span.id or number): span for number, span in enumerate(found)}.values()]
     known = {(span.trace, span.id): span for span in spans}
+    # often only the calls of the model name the conversation
+    conversations = {span.trace: name for span in spans if (name := _conversation(span))}
     runs: dict[tuple[str, str], list[Span]] = {}
     for span in sorted(spans, key=lambda span: span.started_ns):
         if any(name.startswith("gen_ai.") for name in span.attributes):
-            runs.setdefault(_run_of(span, known), []).append(span)
+            runs.setdefault(_run_of(span, known, conversations), []).append(span)
     for group in runs.values():
         yield _episode(group, known)
     if not runs and documents:
@@ -114,11 +118,15 @@ def _tools_around(span: Span, known: dict[tuple[str, str], Span]) -> set[str]:
     return {_tool(outer) for outer in _ancestors(span, known) if outer.operation == "execute_tool"}
 
 
-def _run_of(span: Span, known: dict[tuple[str, str], Span]) -> tuple[str, str]:
+def _conversation(span: Span) -> str:
+    return text(span.attributes.get("gen_ai.conversation.id"))
+
+
+def _run_of(span: Span, known: dict[tuple[str, str], Span], conversations: dict[str, str]) -> tuple[str, str]:
     runs = [outer for outer in (span, *_ancestors(span, known)) if outer.operation in _RUNS]
     if runs:
         return runs[-1].trace, runs[-1].id
-    return "conversation", text(span.attributes.get("gen_ai.conversation.id")) or span.trace
+    return "conversation", _conversation(span) or conversations.get(span.trace, span.trace)
 
 
 def _ancestors(span: Span, known: dict[tuple[str, str], Span]) -> Iterator[Span]:

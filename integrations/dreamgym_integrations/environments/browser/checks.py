@@ -143,8 +143,8 @@ def cleaned(text: str) -> str:
 
 def _includes(text: str, reference: str, alone: bool) -> bool:
     wanted, shown = cleaned(reference), cleaned(text)
-    if alone and len(wanted) == 1:  # `0` must not match `10`
-        return wanted in re.findall(r"\w+|[^\w\s]", shown)
+    if alone and len(wanted) == 1:  # `0` must match neither `10` nor `0.00`
+        return wanted in re.findall(r"\w+(?:[.,/:'-]\w+)*|[^\w\s]", shown)
     return wanted in shown
 
 
