@@ -69,6 +69,7 @@ class Standing(NamedTuple):
     world: str
     source: int
     id: UUID
+    goal: UUID
 
 
 def rank(candidates: Iterable[Candidate], retrieval: Retrieval) -> Sequence[Candidate]:
@@ -125,6 +126,7 @@ def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:
         world=candidate.world,
         source=SOURCE_CODES[candidate.source],
         id=candidate.id,
+        goal=candidate.goal,
     )
 
 

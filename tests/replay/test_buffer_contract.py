@@ -75,6 +75,22 @@ async def test_tasks_stand_in_the_order_in_which_they_first_came(store: Store) -
         assert [task.instruction for task in await buffer.tasks(ENV)] == ["A", "B", "C"]
 
 
+async def test_a_step_recorded_for_two_other_goals_is_shown_with_the_same_one_of_them_by_both_buffers(
+    store: Store,
+) -> None:
+    step = sample_transition("cellar", "north", "kitchen")
+    goals = ["Find the lamp.", "", "Find the book.", "Find the key."]
+    for order in (goals, goals[::-1]):
+        env = f"{ENV}-{uuid4().hex}"
+        told = set()
+        for buffer in (MemoryBuffer(TrigramEncoder()), store.buffer):
+            for number, goal in enumerate(order):
+                await buffer.add([sample_trajectory(f"{env}/{number}", step, world="one", env=env, instruction=goal)])
+            asked = sample_retrieval("cellar", "north", goal="Find the coin.").model_copy(update={"env": env})
+            told.add((await buffer.nearest(asked))[0].instruction)
+        assert len(told) == 1
+
+
 PLACES = st.sampled_from(["kitchen", "hall", "cellar", "hall with a lamp"])
 COMMANDS = st.sampled_from(["north", "south", "take the lamp"])
 STEPS = st.lists(st.builds(sample_transition, PLACES, COMMANDS, PLACES, reward=st.sampled_from([0.0, 1.0])), max_size=5)

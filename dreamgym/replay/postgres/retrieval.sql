@@ -23,7 +23,8 @@
   WHERE 1 << sighting.source & %(mask)s <> 0 AND sighting.first_at <= %(as_of)s
     AND sighting.only_trajectory IS DISTINCT FROM %(exclude)s
   WINDOW seen AS (PARTITION BY sighting.transition_id)
-  ORDER BY transition_id, 1 << source & %(grounded)s = 0, agreement DESC, elsewhere, draw, world, source
+  ORDER BY transition_id, 1 << source & %(grounded)s = 0, agreement DESC, elsewhere, draw, world, source,
+    sighting.goal
 ), cut AS (
   SELECT *, row_number() OVER (
     PARTITION BY key ORDER BY recorded DESC, agreement DESC, elsewhere, same_goal DESC, draw, transition_id
