@@ -17,6 +17,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -188,6 +189,11 @@ class EnvironmentSpec(Frozen):
             if not isinstance(table, dict):
                 raise InvalidInput(f"{folder / 'env.toml'}: expected a table [{name}], got {name} = {table!r}")
         state = state_setting(folder / "env.toml", config.pop("state", None)).schema
+        if not (folder / "tools.json").exists():
+            raise InvalidInput(
+                f"{folder} has no tools.json: record a run whose agent asks for tools/list, or write the server's "
+                "answer to it into tools.json"
+            )
         try:
             return cls.model_validate(
                 {
@@ -318,6 +324,10 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
             if point is None or point.value == name or point.module.split(".")[0] != name.split(".", maxsplit=1)[0]:
                 raise
             raise InvalidInput(f'{error}. It moved: write adapter = "{point.name}" (now {point.value})') from error
+    if not _takes_options(make):
+        raise InvalidInput(
+            f"environment {name!r}: expected a function that takes one mapping of options and returns a RealEnvironment"
+        )
     real: RealEnvironment = make(options or {})
     if not {"spec", "tasks", "create"} <= {*dir(real)}:
         raise InvalidInput(
@@ -325,6 +335,16 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
             f"and create, got {type(real).__name__}"
         )
     return real
+
+
+def _takes_options(make: Callable[..., object]) -> bool:
+    try:
+        signature(make).bind({})
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return True
+    return True
 
 
 def from_place(kind: str, name: str) -> Any:

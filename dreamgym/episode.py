@@ -51,7 +51,10 @@ def load_agent(name: str) -> Agent:
         )
 
     async def without_model(task: str, mcp_url: str, policy_url: str = "") -> str:
-        return await agent(task, mcp_url)
+        answer = agent(task, mcp_url)
+        if not isinstance(answer, Awaitable):
+            raise InvalidInput(f"agent {name!r}: expected an async function; write `async def`")
+        return await answer
 
     return without_model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,7 +126,7 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Iter
                 say(f"tool {name!r} is defined differently in {listed(places, 1)}; the first definition is kept")
             say(f"{folder}: a new environment {spec.name!r} with {len(spec.tools)} tools")
             yield spec
-        say(f"{env}: serve it with `dreamgym serve {env}`")
+        say(f"{env}: serve it with `dreamgym serve {shlex.quote(env)}`")
         return
     is_path = folder.is_dir() or len(folder.parts) > 1 or env.endswith("/")
     if tools and is_path and not has_tools(folder):

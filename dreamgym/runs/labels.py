@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shlex
 import time
 from collections.abc import Mapping
 from itertools import pairwise
@@ -96,9 +97,10 @@ def known_run(folder: Path, run: str) -> str:
     if not folder.is_dir():
         raise InvalidInput(f"{folder}: there is no such folder: expected the environment folder that was recorded into")
     if not files:
+        quoted = shlex.quote(str(folder))
         raise InvalidInput(
             f"{folder} has no recorded runs, and only these can be labelled. For imported episodes, set final_reward "
-            f"(1 or 0) and answer in {folder / 'trajectories.jsonl'}; then run `dreamgym seed {folder} {folder}`"
+            f"(1 or 0) and answer in {folder / 'trajectories.jsonl'}; then run `dreamgym seed {quoted} {quoted}`"
         )
     if run == LAST:
         return max(files, key=lambda name: _began(files[name]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -94,7 +95,8 @@ def bound(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        hint = "; give another with --port (0 takes a free one)" if error.errno == errno.EADDRINUSE else ""
+        raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
     return listener
 
 

@@ -1,5 +1,6 @@
 """A person's edit of a folder's files stays until its recording changes, and is never lost without a copy."""
 
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -133,14 +134,29 @@ def test_a_file_built_by_an_older_version_is_copied_only_if_something_of_it_is_l
     assert copies(folder) == [edited]
 
 
-def test_a_damaged_file_is_built_again_and_kept_as_a_copy(folder: Path) -> None:
-    good = (folder / "trajectories.jsonl").read_bytes()
-    (folder / "trajectories.jsonl").write_bytes(good + b"{")
+def test_a_damaged_line_costs_no_other_line_and_the_damaged_file_is_kept_as_a_copy(folder: Path) -> None:
+    edit(folder, "Bob", "Bert")
+    file = folder / "trajectories.jsonl"
+    one, *others = file.read_text().splitlines()
+    imported = json.dumps({**json.loads(one), "id": "imported"})
+    damaged = "\n".join([one[: len(one) // 2], *others, imported, '{"id":"hal'])
+    file.write_text(damaged)
     report = update_folder(folder)
     assert report is not None
-    assert "it was built again, and the damaged file was saved as trajectories.jsonl." in report.messages[0]
-    assert (folder / "trajectories.jsonl").read_bytes() == good
-    assert copies(folder) == [good + b"{"]
+    assert "line 1: " in report.messages[0]
+    assert "the damaged file was saved as trajectories.jsonl." in report.messages[0]
+    there = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {row["id"] for row in there} == {"imported", *(json.loads(line)["id"] for line in (one, *others))}
+    assert "Bert" in file.read_text()
+    assert copies(folder) == [damaged.encode()]
+
+
+def test_an_empty_file_is_built_again(folder: Path) -> None:
+    file = folder / "trajectories.jsonl"
+    good = file.read_bytes()
+    file.write_bytes(b"")
+    update_folder(folder)
+    assert file.read_bytes() == good
 
 
 def test_a_line_with_the_id_of_a_recorded_trajectory_does_not_displace_it_and_is_kept_in_a_copy(folder: Path) -> None:
@@ -150,7 +166,7 @@ def test_a_line_with_the_id_of_a_recorded_trajectory_does_not_displace_it_and_is
     file.write_text(forged)
     report = update_folder(folder)
     assert report is not None
-    assert "trajectory 3: an earlier trajectory has the id 'crm-b' and other content" in report.messages[0]
+    assert "line 3: an earlier trajectory has the id 'crm-b' and other content" in report.messages[0]
     assert file.read_text() == good
     assert copies(folder) == [forged.encode()]
 

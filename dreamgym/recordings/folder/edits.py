@@ -14,8 +14,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from dreamgym.dream.annotation import with_traces
-from dreamgym.environment import read_trajectories
-from dreamgym.errors import InvalidInput
+from dreamgym.environment import first_reason
 from dreamgym.files import write_whole
 from dreamgym.recordings.folder.runs import Say
 from dreamgym.recordings.folder.trajectories import RECORDED
@@ -144,13 +143,14 @@ def with_edits(
         say: called with each message.
     """
     file, last = folder / "trajectories.jsonl", last_built(folder)
-    if not file.exists():
+    if not file.exists() or not file.stat().st_size:
         return list(built)
-    try:
-        there = {one.id: one for one in read_trajectories(file)}
-    except InvalidInput as error:
-        say(f"{error}; it was built again, and the damaged file was saved as {_copied(file).name}")
-        return list(built)
+    there, faults = _readable(file)
+    if faults:
+        say(
+            f"{file}, {faults[0]}{f', and {len(faults) - 1} more lines' if len(faults) > 1 else ''}: what could not be "
+            f"read was left out, and the damaged file was saved as {_copied(file).name}"
+        )
     digests = last.trajectories if last is not None else {}
     kept: list[Trajectory] = []
     lost: list[str] = []
@@ -162,6 +162,8 @@ def with_edits(
             lost += [one.id] if edited is not None and not is_mine else []
         elif edited is not None:
             kept += _fitted(edited, fit, lost)
+        elif faults:  # its line may be a damaged one
+            kept.append(one)
     known = {one.id for one in built}
     for one in there.values():
         if one.id in known or digests.get(one.id) == _digest(one):
@@ -176,6 +178,23 @@ def with_edits(
             f"the edited file was saved as {_copied(file).name}"
         )
     return with_traces(kept, there.values())
+
+
+def _readable(file: Path) -> tuple[dict[str, Trajectory], list[str]]:
+    """The trajectories of all lines that can be read, by id, and the faults of the others."""
+    found: dict[str, Trajectory] = {}
+    faults: list[str] = []
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            one = Trajectory.model_validate_json(line)
+        except ValidationError as error:
+            faults.append(f"line {number}: {first_reason(error)}")
+            continue
+        if found.setdefault(one.id, one) != one:
+            faults.append(f"line {number}: an earlier trajectory has the id {one.id!r} and other content")
+    return found, faults
 
 
 def _fitted(

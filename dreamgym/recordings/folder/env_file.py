@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,10 @@ def start_folder(folder: Path, name: str, real: JsonObject) -> None:
         InvalidInput: the name is not valid, the folder is that of another environment, or it cannot be written.
     """
     if not re.fullmatch(NAME, name):
-        raise InvalidInput(f"environment name {name!r}: expected lower-case letters, digits, '-' and '_'")
+        raise InvalidInput(
+            f"environment name {name!r}: expected lower-case letters, digits, '-' and '_'; give such a name, and the "
+            "folder with --out"
+        )
     file = folder / "env.toml"
     if file.exists():
         there = name_in(folder)
@@ -61,6 +65,7 @@ def start_folder(folder: Path, name: str, real: JsonObject) -> None:
                 f"{folder} is the folder of the environment {there!r}, not of {name!r}: "
                 "use that name, or another folder"
             )
+        _check_writable(folder)
         return
     _check_tomlkit()
     text = _new(name, real).as_string()
@@ -70,6 +75,16 @@ def start_folder(folder: Path, name: str, real: JsonObject) -> None:
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
     identity_of(folder)
+
+
+def _check_writable(folder: Path) -> None:
+    """Raises InvalidInput if no recording can be written: that must be known before the agent works."""
+    try:
+        (folder / "recordings").mkdir(mode=0o700, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder / "recordings"):
+            pass
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
 
 
 def name_for(folder: Path) -> str:

@@ -171,7 +171,9 @@ class Recording:
             return
         with suppress(StoreError):
             self._update()
-        _say(f"{summary.text}. Recordings are in {self._recordings}")
+        is_empty = self._recordings is not None and not any(self._recordings.glob("*.jsonl"))
+        where = "nothing was recorded: no agent called" if is_empty else f"Recordings are in {self._recordings}"
+        _say(f"{summary.text}. {where}")
 
 
 def headers_of(given: Iterable[str] | None) -> dict[str, str]:
