@@ -49,7 +49,7 @@ def test_a_score_between_0_and_1_is_no_success_unless_the_episode_says_so(tmp_pa
     scored: dict[str, Any] = {"goal": "find it", "steps": [end]}
     report = imported(tmp_path, text_spec(), scored)
     (unknown,) = report.trajectories
-    assert (unknown.success, unknown.reward, unknown.task.metadata["score"]) == (False, None, 0.25)
+    assert (unknown.success, unknown.reward) == (False, None)
     assert "add `success`, true or false" in report.left_out[0].reason
     for success in (True, False):
         told = only(imported(tmp_path, text_spec(), {**scored, "success": success}))
@@ -60,7 +60,7 @@ def test_a_result_of_intercode_succeeds_only_with_a_score_of_1(tmp_path: Path) -
     for score in (0.0, 0.66, 1.0):
         episode = {"query": "count them", "steps": [{**STEP, "reward": score}], "summary": {"max_reward": score}}
         told = only(imported(tmp_path, text_spec(), episode))
-        assert (told.success, told.task.metadata["score"]) == (score == 1, score)
+        assert (told.success, told.final_reward) == (score == 1, float(score == 1))
 
 
 def test_an_outcome_beside_the_steps_is_not_taken_for_the_check_of_the_task(tmp_path: Path) -> None:
@@ -160,5 +160,4 @@ def test_intercodes_score_below_1_is_a_failure_and_an_invalid_action_an_error(tm
     episode = {"query": "list", "turn_history": history, "summary": {"max_reward": 0.9}}
     trajectory = only(imported(tmp_path, text_spec(), {"0": episode}))
     assert (trajectory.total_reward, trajectory.final_reward) == (0.0, 0.0)
-    assert trajectory.task.metadata["score"] == 0.9
     assert [transition.result.is_error for transition in trajectory.transitions] == [True, False]

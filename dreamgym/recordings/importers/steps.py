@@ -77,11 +77,11 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
             done = row.get("done") is True
             if not isinstance(row.get("done", False), bool | None):
                 left_out.append(Skipped(f"{where}, step {index}", "its done is neither true nor false"))
-    final, score = _verdict(fields)
+    final = _verdict(fields)
     # a step that ends the task has a known reward; without a reward, the end must stay open
     is_rated = readable and any(reward is not None for reward in rewards)
     if done and is_rated and final is None and 0 < (rewards[-1] or 0.0) < 1:  # any positive reward is a success
-        is_rated, score = False, rewards[-1]
+        is_rated = False
         steps[-1] = ImportedStep(steps[-1].action, steps[-1].result.model_copy(update={"reward": 0.0}))
         left_out.append(Skipped(where, "its last reward is a score between 0 and 1: add `success`, true or false"))
     if done and is_rated:
@@ -96,24 +96,21 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
         steps=tuple(steps),
         stop_reason=StopReason.TERMINATED if done and is_rated else StopReason.CLOSED,
         final_reward=final,
-        metadata={
-            **{name: value for name, value in fields.items() if _describes(name, value)},
-            **({} if score is None else {"score": score}),
-        },
+        metadata={name: value for name, value in fields.items() if _describes(name, value)},
         left_out=tuple(left_out),
     )
 
 
-def _verdict(fields: JsonObject) -> tuple[float | None, float | None]:
-    """The final reward, if the episode tells whether it succeeded, and its score. InterCode succeeds with a score of 1.
+def _verdict(fields: JsonObject) -> float | None:
+    """The final reward; None if the episode does not tell whether it succeeded. InterCode succeeds with a score of 1.
 
     A score is no reward: any positive reward counts as a success.
     """
     summary, success = fields.get("summary"), fields.get("success")
-    score = number(summary.get("max_reward")) if isinstance(summary, dict) else None
     if isinstance(success, bool):
-        return float(success), score
-    return None if score is None else float(score == 1), score
+        return float(success)
+    score = number(summary.get("max_reward")) if isinstance(summary, dict) else None
+    return None if score is None else float(score == 1)
 
 
 def _step(row: JsonObject) -> ImportedStep | str:
