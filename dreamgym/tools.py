@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 
 from pydantic import JsonValue
 
@@ -115,6 +116,11 @@ def known_fault(schema: JsonObject, value: JsonValue) -> str | None:
         return None
 
 
+def hints_of(tools: Mapping[str, JsonObject]) -> dict[str, bool]:
+    """What each tool that has annotations says of itself: True if it only reads, False if it writes."""
+    return {name: hint for name, tool in tools.items() if (hint := _hint(tool)) is not None}
+
+
 def output_schema(spec: EnvironmentSpec, tool: str) -> JsonObject | None:
     """The schema of a tool's structured content; None if it has none."""
     for definition in spec.tools:
@@ -137,6 +143,16 @@ def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
         return step
     info = {**step.result.info, "structured": value}
     return step.model_copy(update={"result": step.result.model_copy(update={"info": info})})
+
+
+def _hint(tool: JsonObject) -> bool | None:
+    annotations = tool.get("annotations")
+    if not isinstance(annotations, dict):
+        return None
+    hint = annotations.get("readOnlyHint")
+    if isinstance(hint, bool):
+        return hint
+    return False if annotations.get("destructiveHint") is True else None
 
 
 def _fault(schema: Schema, tool: str, value: JsonValue) -> str | None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from dreamgym.tools import hints_of
 from dreamgym.types import JsonObject, Transition
 from dreamgym.views.answers import view_of
 
@@ -42,7 +43,7 @@ def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, 
     Else the words of its name decide, or the first word of its description. A tool about which nothing is known writes.
     """
     names = {step.action.name for session in sessions for step in session} | set(tools)
-    hints = {name: hint for name in names if (hint := _hint(tools.get(name, {}))) is not None}
+    hints = hints_of(tools)
     blamed: Counter[str] = Counter()
     for session in sessions:
         last: dict[str, int] = {}
@@ -88,13 +89,3 @@ def _is_read_by_words(name: str, tool: JsonObject) -> bool:
         if word in READS.split() and word not in joined:
             return True
     return False
-
-
-def _hint(tool: JsonObject) -> bool | None:
-    annotations = tool.get("annotations")
-    if not isinstance(annotations, dict):
-        return None
-    hint = annotations.get("readOnlyHint")
-    if isinstance(hint, bool):
-        return hint
-    return False if annotations.get("destructiveHint") is True else None

@@ -20,10 +20,12 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from dreamgym.state import StateSchema, as_text, entities, mentioned, shown_in
+from dreamgym.tools import hints_of
 from dreamgym.types import JsonObject, StepResult, Trajectory, Transition
 
 Place = tuple[str, str, str]
 """The place of a fact: collection, id, field."""
+Facts = dict[Place, JsonValue]
 
 
 class ShownValue(NamedTuple):
@@ -79,11 +81,6 @@ def read_only_tools(
     return frozenset(calls) - writes
 
 
-def hints_of(tools: Mapping[str, JsonObject]) -> dict[str, bool]:
-    """The `readOnlyHint` of each tool that has one: True if the tool only reads."""
-    return {name: hint for name, tool in tools.items() if (hint := _hint(tool)) is not None}
-
-
 def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -> Iterator[set[int]]:
     """For each change of a fact, the calls that may have caused it.
 
@@ -98,19 +95,6 @@ def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -
                 steps = [step for step in range(one.step + 1, other.step + 1) if tools[step] not in blameless]
                 naming = [step for step in steps if identity in named[step]]
                 yield set(naming or steps)
-
-
-def _hint(tool: JsonObject) -> bool | None:
-    annotations = tool.get("annotations")
-    if not isinstance(annotations, dict):
-        return None
-    hint = annotations.get("readOnlyHint")
-    if isinstance(hint, bool):
-        return hint
-    return False if annotations.get("destructiveHint") is True else None
-
-
-Facts = dict[Place, JsonValue]
 
 
 def with_inferred_states(

@@ -110,8 +110,8 @@ class ServerAndStore(_Stored):
 
 
 @dataclass
-class RealInProcess(_Stored):
-    """A server's sessions without the server, in the real environment: each step is stored when it is taken."""
+class _InProcess(_Watched):
+    """A server's sessions without the server."""
 
     episodes: Episodes
 
@@ -131,6 +131,11 @@ class RealInProcess(_Stored):
         await self.begin()
         say("the database went away in the middle of an update, which is played again")
         return True
+
+
+@dataclass
+class RealInProcess(_InProcess, _Stored):
+    """Sessions in the real environment: each step is stored when it is taken."""
 
     async def take_back(self, run: str, iteration: int) -> int:
         """See `_Stored.take_back`. What this process still has to store is stored first."""
@@ -139,34 +144,21 @@ class RealInProcess(_Stored):
 
 
 @dataclass
-class DreamInProcess(_Watched):
-    """A server's sessions without the server, in a dream: episodes of this process, whose trajectories are stored.
+class DreamInProcess(_InProcess):
+    """Sessions in a dream: episodes of this process, whose trajectories are stored.
 
     Running episodes are in memory only. An interrupted update is played again, so nothing is lost with them.
     """
 
-    episodes: Episodes
     held: MemoryEpisodeStore
     _last: Sequence[Episode] = field(default=(), init=False)
     """The episodes of the last update. All are over."""
 
-    def environment(self, version: int, group: str) -> LocalEnvironment:
-        """A new environment to play in. The arguments are stored with each of its episodes."""
-        return LocalEnvironment(self.episodes, self.spec.name, group=group, policy_version=version)
-
     async def recover(self) -> bool:
-        """Wait until the last update is stored. Return True if the database went away meanwhile and is back.
-
-        Raises:
-            StoreError: the database does not come back.
-        """
+        """See `_InProcess.recover`. The episodes held until now are those of the last update."""
         await self.episodes.archived()
         self._last = self.held.clear()
-        if not await self._is_restarted():
-            return False
-        await self.begin()
-        say("the database went away in the middle of an update, which is played again")
-        return True
+        return await super().recover()
 
     async def take_back(self, run: str, iteration: int) -> int:
         """Delete what a run stored in an iteration and later ones. Return the number of real steps taken in them."""
