@@ -212,7 +212,13 @@ class EnvironmentSpec(Frozen):
             field = reason.partition(":")[0].partition(".")[0]
             file = {"tools_list": "tools.json", "mirror": "server.json"}.get(field)
             told = reason.removeprefix(field).lstrip(".: ") if file else reason
+            if told == f"{field}: unknown key":
+                told += f"; the keys are {', '.join(sorted(_KEYS))}"
             raise InvalidInput(f"{folder / (file or 'env.toml')}: {told}") from error
+
+
+_KEYS = {*EnvironmentSpec.model_fields, "real", "limits"} - {"tools_list", "mirror", "tasks", "adapter", "options"}
+"""Keys and tables of an env.toml."""
 
 
 def text_argument_of(tools: Sequence[tuple[str, JsonValue]]) -> tuple[str, str] | None:
@@ -453,7 +459,8 @@ def first_reason(error: Exception) -> str:
             return f"it has {error.error_count()} faults, too many to list"
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"])
-        what = str(fault["msg"]).removeprefix("Value error, ")
+        is_unknown = fault["type"] == "extra_forbidden"
+        what = "unknown key" if is_unknown else str(fault["msg"]).removeprefix("Value error, ")
         return f"{where}: {what}" if where else what
     return str(error)
 

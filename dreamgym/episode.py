@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
 from inspect import Parameter, Signature, signature
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, from_place
@@ -43,20 +44,26 @@ def load_agent(name: str) -> Agent:
         raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")
     agent: Callable[..., Awaitable[str]] = found[name].load() if name in found else from_place("agent", name)
     form = signature(agent)
-    if _takes(form, 3):
-        return agent
-    if not _takes(form, 2):
+    takes_model = _takes(form, 3)
+    if not takes_model and not _takes(form, 2):
         raise InvalidInput(
             f"agent {name!r}: expected a function of (task, mcp_url, policy_url) or (task, mcp_url), got one of {form}"
         )
 
-    async def without_model(task: str, mcp_url: str, policy_url: str = "") -> str:
-        answer = agent(task, mcp_url)
+    async def awaited(*given: str) -> str:
+        answer = agent(*given)
         if not isinstance(answer, Awaitable):
             raise InvalidInput(f"agent {name!r}: expected an async function; write `async def`")
         return await answer
 
-    return without_model
+    @wraps(agent)
+    async def with_model(task: str, mcp_url: str, policy_url: str) -> str:
+        return await awaited(task, mcp_url, policy_url)
+
+    async def without_model(task: str, mcp_url: str, policy_url: str = "") -> str:
+        return await awaited(task, mcp_url)
+
+    return with_model if takes_model else without_model
 
 
 def _takes(form: Signature, number: int) -> bool:

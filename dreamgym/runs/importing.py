@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.files import write_whole
 from dreamgym.recordings.folder.env_file import redaction_in
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
@@ -54,6 +54,8 @@ async def import_files(
         importer, files = importer_named(files[0]), files[1:]
     if not files:
         raise InvalidInput("no file given: dreamgym import [FORMAT] FILE... --env ENV")
+    if importer is None and len(files) > 1 and not {".", "/"} & {*files[0]} and not Path(files[0]).exists():
+        raise UnknownName("format", files[0], FORMATS, f"there is no file {files[0]} either")
     found = [entry for file in files for entry in read_file(Path(file), importer)]
     with _environment(env, found, new=new) as spec:
         report = ImportReport()

@@ -170,6 +170,21 @@ def test_a_missing_file_and_a_forgotten_file_give_one_sentence(run: Command) -> 
     assert "nowhere.jsonl: cannot be read" in said
 
 
+@pytest.mark.usefixtures("chats", "crm")
+def test_a_mistyped_format_is_named_with_the_formats(run: Command) -> None:
+    code, said = run("opnai", "chats.jsonl", "--env", "crm")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "unknown format 'opnai': expected one of agentgym, " in said
+
+
+@pytest.mark.usefixtures("crm")
+def test_an_empty_file_is_called_empty(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    code, said = run("empty.jsonl", "--env", "crm")
+    assert code == 2
+    assert "empty.jsonl: contains no JSON value" in said
+
+
 def test_a_new_folder_is_made_from_the_tool_definitions_in_the_files(run: Command, tmp_path: Path) -> None:
     told = {**chat("find"), "tools": [FIND]}
     (tmp_path / "chats.jsonl").write_text(json.dumps(told))

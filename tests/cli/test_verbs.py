@@ -103,6 +103,16 @@ def test_a_function_that_takes_other_parameters_than_an_agent_is_refused_before_
     assert f"(task, mcp_url, policy_url) or (task, mcp_url), got one of ({parameters})" in err
 
 
+@pytest.mark.parametrize("parameters", ["task, mcp_url", "task, mcp_url, policy_url=''"])
+def test_an_agent_that_is_not_async_gives_one_sentence(
+    dreamgym: Command, dsn: str, tmp_path: Path, parameters: str
+) -> None:
+    (tmp_path / "mine.py").write_text(f"def agent({parameters}): return 'done'\n")
+    _, _, err = dreamgym("play", "coin", "--agent", f"{tmp_path}/mine.py:agent", "--model", "nearest")
+    assert "expected an async function; write `async def`" in err
+    assert "Traceback" not in err
+
+
 def test_an_unknown_split_lists_the_splits(dreamgym: Command, dsn: str) -> None:
     code, _, err = dreamgym("collect", "coin", "--agent", "expert", "--episodes", "1", "--split", "x")
     assert code == 2

@@ -85,7 +85,7 @@ MALFORMED = {  # each with a part of its fault
         '"terminated" is given twice',
     ),
     "a missing key": (json.dumps({"observation": HALL}), "error: Field required"),
-    "another key": (step(reward=1), "reward: Extra inputs are not permitted"),
+    "another key": (step(reward=1), "reward: unknown key"),
     "a number for a text": (step(observation=3), "observation: Input should be a valid string"),
     "a text for a truth value": (step(terminated="true"), "terminated: Input should be a valid boolean"),
     "a number for a truth value": (step(terminated=1), "terminated: Input should be a valid boolean"),

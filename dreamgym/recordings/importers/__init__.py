@@ -85,7 +85,10 @@ def read_file(path: Path, importer: Importer | None = None) -> Iterator[tuple[st
         InvalidInput: the file cannot be read at all.
     """
     documents: dict[str, list[Document]] = {}
-    for item in read_documents(path):
+    read = list(read_documents(path))
+    if not read:
+        yield "", Skipped(path.name, "contains no JSON value: it is empty, or all of it is blank")
+    for item in read:
         chosen = importer or detect(item) if isinstance(item, Document) else None
         if chosen is None or isinstance(item, Skipped):
             yield "", _unknown(item)
