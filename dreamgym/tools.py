@@ -50,14 +50,16 @@ class Tools:
                     f"environment {spec.name!r}, tool {name!r}: {error}; correct the schema in tools.json"
                 ) from error
 
-    def refusal(self, action: ToolCall, canonical: str) -> str | None:
+    def refusal(self, action: ToolCall, canonical: str, *, recorded: str | None = None) -> str | None:
         """The message with which the real server refuses this call without running it; None if it would run it.
 
         Args:
             action: the call.
             canonical: its canonical text.
+            recorded: canonical text of the call as a recording has it, if a recording of it is redacted.
         """
-        if canonical in self._sound or canonical in self._accepted:
+        recorded = canonical if recorded is None else recorded
+        if canonical in self._sound or recorded in self._accepted:
             return None
         schema = self._inputs.get(action.name)
         if schema is None:
@@ -67,8 +69,8 @@ class Tools:
         reason = _fault(schema, action.name, action.arguments)
         if reason is not None:
             mirror = self._mirror
-            if canonical in mirror.refusals:
-                return mirror.refusals[canonical]
+            if recorded in mirror.refusals:
+                return mirror.refusals[recorded]
             told = reason_in_words(schema, action, mirror.fault_words, tells_all=mirror.tells_all_faults)
             return self._refuse(action, reason, told)
         if len(canonical) <= REMEMBERED_CHARACTERS:

@@ -87,6 +87,10 @@ class Placeholders:
         label = re.sub(r"[^A-Z0-9]+", "-", name.upper()).strip("-") or "SECRET"
         return f"REDACTED-{label}-{self._letters(value, 8)}"
 
+    def mark(self, text: str) -> str:
+        """Sixteen letters that stand for a whole text."""
+        return self._letters(text, 16)
+
     def email(self, value: str) -> str:
         """An address at example.com. A `%40` instead of `@` is kept."""
         encoded = "%40" in value

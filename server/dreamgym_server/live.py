@@ -13,7 +13,7 @@ from typing import Protocol
 from dreamgym.environment import Environment
 from dreamgym.replay.episode_store import Episode
 from dreamgym.types import StepResult, StopReason, Tier, ToolCall, Transition
-from dreamgym_server.sources import Worlds
+from dreamgym_server.sources import AdmittedCall, Worlds
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class EpisodeAnswer:
 class EpisodeCall:
     """A call under way, and the clients that wait for it."""
 
+    admitted: AdmittedCall
     clients: list[Client]
     request_id: str | int | None = None
     cancelled: bool = False
@@ -83,7 +84,7 @@ class Live:
     environment: Environment | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     calls: dict[str, EpisodeCall] = field(default_factory=dict)
-    """Canonical action to the call under way; of several identical calls, the newest."""
+    """Key of a call to the call under way; of several identical calls, the newest."""
     failures: int = 0
     """Number of failed steps in a row."""
     broken_off: str = ""

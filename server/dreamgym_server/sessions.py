@@ -51,7 +51,7 @@ from dreamgym_server.live import (
     unstorable,
 )
 from dreamgym_server.requests import Fork, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
-from dreamgym_server.sources import WorldChanged, Worlds
+from dreamgym_server.sources import AdmittedCall, WorldChanged, Worlds, key_of
 
 __all__ = ["GONE", "NOT_RECORDED", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
 
@@ -198,13 +198,13 @@ class Episodes:
                 raise
             await self.create(env, NewEpisode(), episode_id=episode_id)
             live = await self._find(env, episode_id)
-        key = action.canonical()
-        if not is_too_long(key):  # a longer call is refused before any of it is kept
-            action, key = self.worlds[env].admitted(action)
-        running = live.calls.get(key)
+        said = action.canonical()
+        # a call that is too long is refused before any of it is kept
+        admitted = (AdmittedCall.unchanged if is_too_long(said) else self.worlds[env].admitted)(action, said)
+        running = live.calls.get(admitted.key)
         if running is None or not await running.abandoned() or running.task is None or running.task.done():
-            running = live.calls[key] = EpisodeCall(clients=[client], request_id=request_id)
-            running.task = asyncio.create_task(self._serve(live, action, key, running))
+            running = live.calls[admitted.key] = EpisodeCall(admitted, clients=[client], request_id=request_id)
+            running.task = asyncio.create_task(self._serve(live, running))
         else:
             running.clients.append(client)
             running.request_id, running.cancelled = request_id, False
@@ -408,10 +408,10 @@ class Episodes:
             raise UnknownEpisode(episode_id)
         return live
 
-    async def _serve(self, live: Live, action: ToolCall, key: str, call: EpisodeCall) -> EpisodeAnswer:
+    async def _serve(self, live: Live, call: EpisodeCall) -> EpisodeAnswer:
         async with live.lock:
             try:
-                return await self._step(live, action, key, call)
+                return await self._step(live, call)
             except UnknownEpisode:  # deleted by another process
                 self._live.pop(live.episode.id, None)
                 raise
@@ -426,13 +426,13 @@ class Episodes:
                 logger.error("episode %s: a step failed: %s", live.episode.id, said)
                 return await self._failed(live, f"{type(error).__name__}: {error}")
             finally:
-                if live.calls.get(key) is call:
-                    del live.calls[key]
+                if live.calls.get(call.admitted.key) is call:
+                    del live.calls[call.admitted.key]
 
-    async def _step(self, live: Live, action: ToolCall, key: str, call: EpisodeCall) -> EpisodeAnswer:
-        world = self.worlds[live.episode.env]
+    async def _step(self, live: Live, call: EpisodeCall) -> EpisodeAnswer:
+        world, action = self.worlds[live.episode.env], call.admitted.action
         for _ in range(ATTEMPTS):
-            if (answer := await self._answered(live, action, key, call)) is not None:
+            if (answer := await self._answered(live, call)) is not None:
                 return answer
             episode = live.episode
             if live.environment is None:
@@ -473,12 +473,12 @@ class Episodes:
         origin = transition.provenance
         return EpisodeAnswer(result, live.episode.version, tier=origin.tier, confidence=origin.confidence)
 
-    async def _answered(self, live: Live, action: ToolCall, key: str, call: EpisodeCall) -> EpisodeAnswer | None:
+    async def _answered(self, live: Live, call: EpisodeCall) -> EpisodeAnswer | None:
         """The answer to a call that was answered before, comes after the end, or is refused; None for a new step."""
         is_doubtful = live.is_shared or live.episode.undelivered
         if is_doubtful and not await self._store.is_current(live.episode):
             await self._reload(live)
-        if live.episode.undelivered and live.episode.transitions[-1].action.canonical() == key:
+        if live.episode.undelivered and key_of(live.episode.transitions[-1]) == call.admitted.key:
             if not await call.abandoned():
                 await self._mark(live, undelivered=False)
             last = live.episode.transitions[-1]
@@ -487,7 +487,11 @@ class Episodes:
             await self._close_as_it_stands(live)
         if live.episode.stop_reason is not None:
             return ended(live.episode)
-        if refusal := unstorable(action, key) or self._tools[live.episode.env].refusal(action, key):
+        admitted, tools = call.admitted, self._tools[live.episode.env]
+        # a placeholder may be longer than what it stands for, so the schemas check the call as it arrived
+        if refusal := unstorable(admitted.action, admitted.recorded) or tools.refusal(
+            admitted.asked, admitted.said, recorded=admitted.recorded
+        ):
             return EpisodeAnswer.refusal(refusal, live.episode.version, "refused")
         return None
 

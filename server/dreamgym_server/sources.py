@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dreamgym.content import storable_answer
 from dreamgym.dream.confidence import Calibration, check_calibration
@@ -57,6 +57,10 @@ class Admission:
             clean = {key: self._redactor.value(said[key]) for key in said}
         return ToolCall.model_validate({"name": action.name, **clean})
 
+    def mark(self, action: ToolCall) -> str:
+        """Letters that are equal for equal calls, and tell nothing of a call to those without this user's key."""
+        return "" if self._redactor is None else self._redactor.mark(action.canonical())
+
     def task(self, task: Task) -> Task:
         """A task from a request, redacted; its id and its environment stay."""
         if self._redactor is None:
@@ -98,6 +102,32 @@ class Admission:
         return Transition.model_validate(row)
 
 
+class AdmittedCall(NamedTuple):
+    """A call of an agent, as the environment gets it and as it is stored."""
+
+    asked: ToolCall
+    """The call as it arrived."""
+    said: str
+    """Its canonical text."""
+    action: ToolCall
+    """The call as it is played."""
+    recorded: str
+    """Canonical text of the call as a recording has it: redacted."""
+    key: str
+    """Equal for a call and its resend, and in a real environment different for different calls."""
+
+    @classmethod
+    def unchanged(cls, asked: ToolCall, said: str) -> AdmittedCall:
+        """A call in which nothing is redacted."""
+        return cls(asked, said, asked, said, said)
+
+
+def key_of(step: Transition) -> str:
+    """The key of the call of a stored step."""
+    mark = step.result.info.get("redacted", "")
+    return f"{step.action.canonical()}{mark}"
+
+
 class Worlds(Protocol):
     """One environment as the server uses it: it creates, restores and judges episodes of it."""
 
@@ -117,8 +147,8 @@ class Worlds(Protocol):
     def admission(self) -> Admission:
         """Redacts incoming data by the rules with which the recordings were redacted."""
 
-    def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
-        """A call as it is played, and the canonical text under which it is stored."""
+    def admitted(self, asked: ToolCall, said: str) -> AdmittedCall:
+        """A call, of which `said` is the canonical text, as it is played and stored."""
 
     async def watermark(self, group: str) -> int | None:
         """The buffer's watermark that the episodes of a group share; None for a real environment.
@@ -193,10 +223,11 @@ class DreamWorlds:
             min_confidence=self._min_confidence,
         )
 
-    def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
+    def admitted(self, asked: ToolCall, said: str) -> AdmittedCall:
         """The redacted call: a dream knows redacted recordings only."""
-        action = self.admission.call(action)
-        return action, action.canonical()
+        clean = self.admission.call(asked)
+        recorded = said if clean is asked else clean.canonical()
+        return AdmittedCall(asked, said, clean, recorded, recorded)
 
     async def restore(self, episode: Episode) -> DreamEnvironment:
         """A dream that continues from the stored steps; nothing is played again."""
@@ -274,9 +305,13 @@ class RealWorlds:
     def create(self, episode_id: str, as_of: int | None = None) -> Environment:
         return self._create()
 
-    def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
-        """The original call, and the canonical text of the redacted one."""
-        return action, self.admission.call(action).canonical()
+    def admitted(self, asked: ToolCall, said: str) -> AdmittedCall:
+        """The original call. Two calls that are stored alike, such as logins with two PINs, have different keys."""
+        clean = self.admission.call(asked)
+        if clean == asked:
+            return AdmittedCall.unchanged(asked, said)
+        recorded = clean.canonical()
+        return AdmittedCall(asked, said, asked, recorded, recorded + self.admission.mark(asked))
 
     async def restore(self, episode: Episode) -> Environment:
         """Play the stored actions again.
@@ -311,12 +346,12 @@ class RealWorlds:
     def transition(
         self, environment: Environment, episode: Episode, action: ToolCall, result: StepResult
     ) -> Transition:
-        """A transition to the state that the environment reported, redacted. It notes whether its call was redacted."""
+        """A transition to the state that the environment reported, redacted. A redacted call leaves its mark."""
         last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
         step = self.admission.transition(Transition.of(last, action, result))
         if step.action == action:
             return step
-        noted = step.result.model_copy(update={"info": {**step.result.info, "redacted": True}})
+        noted = step.result.model_copy(update={"info": {**step.result.info, "redacted": self.admission.mark(action)}})
         return step.model_copy(update={"result": noted})
 
     async def _asks_for_more(self) -> bool:

@@ -19,8 +19,9 @@ from server_stage import CounterEnvironment, Someone, Stage, counter_spec
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.redaction import RedactionRules, Redactor, load_key
+from dreamgym.testing.replay import sample_trajectory
 from dreamgym.tools import MAX_ARGUMENT_BYTES
-from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall
+from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -104,6 +105,69 @@ async def test_a_resent_call_is_recognized_although_only_its_placeholder_is_stor
         assert (first.step, resent.step) == (1, 1)
 
 
+async def test_another_call_is_no_resend_although_both_are_stored_alike(stage: Stage) -> None:
+    made_of: list[object] = []
+
+    class Vault(CounterEnvironment):
+        async def step(self, action: ToolCall) -> StepResult:
+            made_of.append(action.arguments["pin"])
+            return StepResult(observation="wrong")
+
+    tool: JsonObject = {"name": "open", "inputSchema": {"properties": {"pin": {"type": "integer", "minimum": 1000}}}}
+    spec = counter_spec(redact=RedactionRules(), tools_list={"tools": [tool]})
+    episodes = Episodes({"counter": RealWorlds(spec, lambda: Vault(spec))}, stage.episodes, stage.buffer)
+    made = await episodes.create("counter", NewEpisode())
+    pins = (1234, 4321, 4321, 999)
+    first, second, resent, faulty = [
+        await episodes.call("counter", made.id, ToolCall(name="open", arguments={"pin": pin}), Someone(gone=number < 2))
+        for number, pin in enumerate(pins)
+    ]
+    assert made_of == [1234, 4321]
+    assert [first.step, second.step, resent.step] == [1, 2, 2]
+    assert "999 is less than the minimum of 1000" in faulty.text
+    assert "4321" not in (await stage.episodes.load(made.id)).model_dump_json()
+
+
+async def test_the_schemas_of_a_dream_check_the_call_and_not_its_placeholders(stage: Stage) -> None:
+    texts: JsonObject = {
+        "password": {"type": "string", "maxLength": 20},
+        "otp": {"type": "string", "pattern": "^[0-9]{6}$"},
+    }
+    told: JsonObject = {"session_token": {"type": "string", "pattern": "^[0-9a-f]{32}$"}}
+    tools: JsonObject = {
+        "tools": [
+            {
+                "name": "login",
+                "inputSchema": {"type": "object", "properties": texts},
+                "outputSchema": {"type": "object", "properties": told},
+            }
+        ]
+    }
+    spec = counter_spec(redact=RedactionRules(), tools_list=tools, deterministic=True)
+    redactor = Redactor(RedactionRules(), key=load_key())
+    typed: JsonObject = {"password": "hunter22xyz", "otp": "654321"}
+    said: JsonObject = {"session_token": "0123456789abcdef0123456789abcdef"}
+    clean, given = redactor.value(typed), redactor.value(said)
+    assert isinstance(clean, dict)
+    assert clean["password"] != typed["password"]
+    assert given != said
+    step = Transition(
+        state="count 0",
+        action=ToolCall(name="login", arguments=clean),
+        result=StepResult(observation=json.dumps(given), info={"structured": given}),
+        next_state="count 0",
+        provenance=Provenance(tier=Tier.REAL),
+    )
+    await stage.buffer.add([sample_trajectory("recorded", step, env="counter", world="counter-0")])
+    episodes = Episodes({"counter": stage.dream(spec)}, stage.episodes, stage.buffer)
+    made = await episodes.create("counter", NewEpisode())
+    answered = await episodes.call("counter", made.id, ToolCall(name="login", arguments=typed), Someone())
+    assert answered.text == json.dumps(given)
+    longer = ToolCall(name="login", arguments={**typed, "password": "hunter22xyz" * 2})
+    refused = await episodes.call("counter", made.id, longer, Someone())
+    assert "is too long" in refused.text
+
+
 async def test_without_rules_nothing_is_redacted(stage: Stage) -> None:
     state = await play(stage, stage.dream())
     assert state.count(MAIL) >= 3
@@ -113,7 +177,8 @@ async def test_without_rules_nothing_is_redacted(stage: Stage) -> None:
 def test_a_clients_answer_to_a_question_is_redacted_like_arguments(stage: Stage, kind: str) -> None:
     world = stage.dream(redacted()) if kind == "dream" else stage.real(redacted())
     answers: JsonObject = {"inputResponses": {"who": {"content": {"mail": MAIL}}}, "requestState": "1"}
-    _, remembered = world.admitted(ToolCall(name="peek", answers=answers))
+    asked = ToolCall(name="peek", answers=answers)
+    remembered = world.admitted(asked, asked.canonical()).recorded
     assert MAIL not in remembered
     assert '"requestState": "1"' in remembered
 
