@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 
 from dreamgym.redaction.find import Find
 from dreamgym.redaction.linear import compiled
-from dreamgym.redaction.names import holds_secret, looks_made_up, may_be_secret_name, stands_for_one
+from dreamgym.redaction.names import (
+    has_letter_and_digit,
+    holds_secret,
+    looks_made_up,
+    may_be_secret_name,
+    stands_for_one,
+)
 
 _SCHEME = r"(?:(?:bearer|basic|token|apikey|digest)\s{1,4})?"
 
@@ -87,7 +93,8 @@ class _Value(NamedTuple):
 
 def _value(text: str, at: int, kind: str, shortest: int = 4) -> _Value | None:
     """The value that begins at a position, without the punctuation after it."""
-    quoted = _QUOTED.match(text, at)
+    prefix = _PREFIX.match(text, at)
+    quoted = _QUOTED.match(text, at if prefix is None else prefix.end())
     if quoted is not None:
         return _Value(*quoted.span(str(quoted.lastgroup)), is_quoted=True, read=quoted.end())
     begin = _BEGIN.match(text, at)
@@ -112,7 +119,7 @@ def _end_of_value(value: str) -> int:
 
 
 def _pair(name: str) -> re.Pattern[str]:
-    equals = r"[\"'`*_]{0,3}[ \t]{0,4}(?:=>|:=|==|=|:)[*_]{0,3}[ \t]{0,4}"
+    equals = r"[\"'`*_]{0,3}\]?[ \t]{0,4}(?:=>|:=|==|=|:)[*_]{0,3}[ \t]{0,4}"
     return re.compile(rf"(?i)(?<![\w-])(?P<name>{name}){equals}")
 
 
@@ -129,6 +136,18 @@ _ATTRIBUTE = re.compile(
     r"""(?i)\s(?P<name>name|key|property|type|value|content)\s{0,2}=\s{0,2}(?:"(?P<a>[^"]*+)"|'(?P<b>[^']*+)')"""
 )
 _NAME = _pair(r"[a-z_][\w.-]{0,60}?")
+_NEXT_LINE = re.compile(
+    r"""(?i)(?<![\w-])(?P<name>[a-z_][\w.-]{0,60}?)["'`]?:[ \t]{0,4}(?:[|>][+-]?[ \t]{0,4})?\r?\n[ \t]{0,40}"""
+    r"""(?:-[ \t]{1,4})?(?![\w.-]{1,60}["']?\s{0,2}[:=])"""
+)
+"""A name, and its value on the next line, as in YAML; a name on that line begins another entry."""
+_ENTRY = re.compile(
+    r"""(?i)\b(?:name|key)["']?[ \t]{0,4}[:=][ \t]{0,4}["']?(?P<name>[a-z_][\w.-]{0,60})["']?[ \t]{0,4},?\r?\n"""
+    r"""[ \t]{0,40}["']?value["']?[ \t]{0,4}[:=][ \t]{0,4}"""
+)
+"""The name and the value of a variable on two lines, as in the manifests of Kubernetes."""
+_PREFIX = re.compile(r"(?i)[bruf]{1,2}(?=[\"'])")
+"""The prefix of a text in Python."""
 _OPTION = _option(r"[a-z][\w-]{1,60}")
 _ELEMENT = _element(r"[a-z_][\w:.-]{0,60}")
 _WORD_BEFORE = re.compile(r"(?i)[a-z]{2,16}(?=[ \t]\Z)")
@@ -210,6 +229,10 @@ def named(text: str) -> Iterator[Find]:
     An element may also name a secret in an attribute: `<input name="csrf_token" value="x">`.
     """
     yield from _values_behind(_NAME, text)
+    yield from _values_behind(_ENTRY, text)
+    for find in _values_behind(_NEXT_LINE, text):
+        if has_letter_and_digit(text[find.start : find.end]):  # else it may be the next sentence
+            yield find
     yield from _values_behind(_OPTION, text)
     yield from _contents(_ELEMENT, text)
     for tag in _TAG.finditer(text):
@@ -257,7 +280,7 @@ def _kind(match: re.Match[str]) -> str:
     if match[0].startswith("-"):
         return _OPTION_OF
     sign = match[0][match.end("name") - match.start() :]
-    if "=" not in sign and sign[-1] in " \t":
+    if "=" not in sign and sign[-1] in " \t\n":
         return _COLON
     # in a URL, "&" and ";" may be part of the value, because escapes such as %26 were decoded
     is_query = match.string[match.start() - 1 : match.start()] in ("?", "&")

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus
 
 from pydantic import JsonValue
@@ -181,6 +181,8 @@ class Redactor:
         Two words alone are two names, such as those of required arguments, unless the list is one of pairs.
         """
         pairs = bool(items) and all(isinstance(one, list) and len(one) == 2 for one in items)
+        if (names := self._heading_of(items)) is not None and not (pairs and self._is_secret(names[0], "")):
+            return [self._value(items[0]), *(self._row(names, row) for row in items[1:])]
         redacted: list[JsonValue] = []
         for at, item in enumerate(items):
             before = items[at - 1] if at else None
@@ -203,8 +205,8 @@ class Redactor:
         lower = {name.lower(): item for name, item in value.items()}
         entries = [name for key in _NAMES if isinstance(name := lower.get(key), str)]
         entry = next((name for name in entries if self._is_secret(name, "")), None)
-        names = next(
-            (item for item in value.values() if _is_heading(item) and any(self._is_secret(name, "") for name in item)),
+        heading = next(
+            (item for item in value.values() if isinstance(item, list) and self._names_a_secret(_column_names(item))),
             None,
         )
         redacted: list[tuple[str, JsonValue]] = []
@@ -213,8 +215,8 @@ class Redactor:
                 name.lower() == "value" or (name.lower() in _VALUES and isinstance(item, str) and " " not in item)
             ):
                 clean = self._field(entry, item)
-            elif names is not None and item is not names and isinstance(item, list):
-                clean = [self._row(names, row) for row in item]
+            elif heading is not None and item is not heading and isinstance(item, list):
+                clean = [self._row(_column_names(heading), row) for row in item]
             elif name in _LISTED and isinstance(item, list) and _is_schema(value):
                 clean = [self._value(one) for one in item]
             else:
@@ -222,10 +224,22 @@ class Redactor:
             redacted.append((self._text(name), clean))
         return _named_apart(redacted)
 
+    def _heading_of(self, rows: list[JsonValue]) -> list[str] | None:
+        """The names in the first of several rows, if one is a secret's; None for a list that is no such table."""
+        if len(rows) < 2 or not all(isinstance(row, list) for row in rows):
+            return None
+        names = rows[0] if isinstance(rows[0], list) else []
+        is_heading = all(isinstance(name, str) for name in names)
+        return [str(name) for name in names] if is_heading and self._names_a_secret(map(str, names)) else None
+
+    def _names_a_secret(self, names: Iterable[str]) -> bool:
+        return any(self._is_secret(name, "") for name in names)
+
     def _row(self, names: list[str], row: JsonValue) -> JsonValue:
-        if not isinstance(row, list) or len(row) != len(names):
+        """Redact a row by the names of its columns; empty cells at its end may be missing."""
+        if not isinstance(row, list) or len(row) > len(names):
             return self._value(row)
-        return [self._field(name, item) for name, item in zip(names, row, strict=True)]
+        return [self._field(name, item) for name, item in zip(names, row, strict=False)]
 
     def _text(self, text: str) -> str:
         if len(text) < 4:
@@ -250,6 +264,9 @@ class Redactor:
         if not self._is_secret(name, value):
             if isinstance(value, list) and may_be_secret_name(name):
                 return [self._field(name, one) if isinstance(one, str) else self._value(one) for one in value]
+            if isinstance(value, dict) and may_be_secret_name(name) and not _is_schema(value):
+                told = {key: one for key, one in value.items() if isinstance(one, str) and self._is_secret(name, one)}
+                value = {**value, **{key: self._field(name, one) for key, one in told.items()}}
             return self._value(value)
         if isinstance(value, list):
             return [self._field(name, item) for item in value]
@@ -420,8 +437,10 @@ def _named_apart(fields: Iterable[tuple[str, JsonValue]]) -> JsonObject:
     return found
 
 
-def _is_heading(value: JsonValue) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and len(value) > 1 and all(isinstance(name, str) for name in value)
+def _column_names(columns: list[JsonValue]) -> list[str]:
+    """The names of columns, which are texts, or objects with a name; empty if the list has anything else."""
+    names = [column.get("name") if isinstance(column, dict) else column for column in columns]
+    return [name for name in names if isinstance(name, str)] if all(isinstance(name, str) for name in names) else []
 
 
 def _is_schema(value: Mapping[str, JsonValue]) -> bool:

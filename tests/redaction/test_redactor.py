@@ -230,6 +230,18 @@ def test_a_name_that_only_sounds_like_a_secret_keeps_its_value(field: str) -> No
     assert redactor().value({field: "plain words"}) == {field: "plain words"}
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"tokens": {"model": "gpt-4", "prompt": "12", "kind": "total"}},
+        {"values": [["Name", "Mark"], ["Ann", "A1"], ["Bob", "B2"]]},
+        {"rows": [["token"], "none"]},
+    ],
+)
+def test_tables_and_objects_without_a_secret_stay(value: dict[str, Any]) -> None:
+    assert redactor().value(value) == value
+
+
 def test_the_schema_of_an_argument_called_password_stays_a_schema() -> None:
     listing: JsonObject = {"properties": {"password": {"type": "string", "description": "The user's password."}}}
     assert redactor().value(listing) == listing
@@ -450,6 +462,11 @@ def test_a_password_at_the_end_of_a_sentence_has_the_same_placeholder_as_in_a_fi
         {"Stack": [{"ParameterKey": "DBPassword", "ParameterValue": "hunter2pass"}]},
         {"Name": "prod/db", "SecretString": "hunter2pass"},
         {"headers": [["Accept", "text"], ["X-Password", "hunter2pass"]]},
+        {"values": [["Name", "Mail", "Password"], ["Ann", "none", "hunter2pass"], ["Bob"]]},  # Google Sheets
+        {"values": [["user", "password"], ["ann", "hunter2pass"], ["bob", "hunter2pass"]]},
+        {"columns": [{"name": "user"}, {"name": "password"}], "rows": [["ann", "hunter2pass"]]},
+        {"columns": ["password"], "rows": [["hunter2pass"]]},
+        {"tokens": {"prod": "hunter2passAnd4More"}},
     ],
 )
 def test_an_object_with_a_secret_found_by_name_keeps_only_its_form(value: dict[str, Any]) -> None:

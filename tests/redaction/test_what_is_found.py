@@ -50,6 +50,15 @@ ENCODED = base64.urlsafe_b64encode(f"password={SAID} ".encode()).decode()
         f"https://example.org/open/{ENCODED}",
         "0x" + f"password={SAID}".encode().hex(),
         "\\x" + f"password={SAID}".encode().hex(),
+        f"env:\n- name: DB_PASSWORD\n  value: {SAID}\n- name: MODE\n  value: fast\n",
+        f'Name: "DB_PASSWORD"\nValue: "{SAID}"',
+        f"password: |\n  {SAID}\nuser: bob",
+        f"password:\r\n  {SAID}",
+        f'"password":\n"{SAID}"',
+        f"passwords:\n  - {SAID}\n",
+        f"os.environ['API_KEY'] = '{SAID}'",
+        f'config["password"] = "{SAID}"',
+        f"connect(user='bob', password=b'{SAID}')",
     ],
 )
 def test_a_secret_is_found_in_the_words_of_tools_and_pages(text: str) -> None:
@@ -69,6 +78,10 @@ def test_a_secret_is_found_in_the_words_of_tools_and_pages(text: str) -> None:
         "0x" + b"nothing to see here.".hex(),
         "https://example.org/guides/getting-started/with/python",
         "a | b\n---+---\n1 | 2\n",
+        "token:\n  expires_in: 3600\n  type: bearer\n",
+        "secrets:\n- name: db1\n  kind: opaque2\n",
+        "password:\n  Enter it below.",
+        "- name: MODE\n  value: fast2go\n",
     ],
 )
 def test_what_only_looks_like_a_secret_of_a_page_stays(text: str) -> None:

@@ -56,7 +56,9 @@ class Presentation:
         self._initialize, self._discover = recorded.initialize, recorded.discover
         self.server_info = _server_info(spec)
         self._capabilities = self._recorded_capabilities(spec)
-        self.methods = frozenset(_offered(self._capabilities))
+        # the first revision has no capability for completions
+        answered = {lookup.method for lookup in recorded.lookups if lookup.error is None}
+        self.methods = frozenset({*_offered(self._capabilities), *answered})
         self._pages = {
             "tools/list": _by_cursor(spec.tools_list),
             **{

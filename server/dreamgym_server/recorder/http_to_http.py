@@ -24,7 +24,7 @@ from dreamgym.redaction.names import may_be_secret_name
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.pairing import Ended, Form, Heard, now
 from dreamgym_server.recorder.runs import RUN_HEADER
-from dreamgym_server.recorder.secret_sources import secrets_in
+from dreamgym_server.recorder.secret_sources import secrets_in, secrets_of_url
 from dreamgym_server.recorder.strip_state import Events, shown
 from dreamgym_server.recorder.writer import Known, Tape
 
@@ -111,7 +111,7 @@ class ReverseProxy:
         body = await read_body(receive, send)
         if body is None:
             return
-        self._learn(scope["headers"])
+        self._learn(scope["headers"], secrets_of_url(f"?{scope['query_string'].decode('latin-1')}"))
         self._requests += 1
         visit = _Visit(self._tape, run, f"{self._anonymous}-{self._requests}", self._anonymous, scope, body)
         self._visits.add(visit)
@@ -218,10 +218,16 @@ class ReverseProxy:
     def _kept(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         return [(name, value) for name, value in headers if name not in self._dropped]
 
-    def _learn(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Give the tape the secret header values, also if it has them: it forgets those that are no longer used."""
+    def _learn(self, headers: Iterable[tuple[bytes, bytes]], others: Mapping[str, str] | None = None) -> None:
+        """Give the tape the secret header values, also if it has them: it forgets those that are no longer used.
+
+        Args:
+            headers: the headers of a request or a response.
+            others: further secrets, with their names.
+        """
         named = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
-        if secrets := secrets_in((name, value) for name, value in named if may_be_secret_name(name)):
+        secrets = secrets_in((name, value) for name, value in named if may_be_secret_name(name)) | dict(others or {})
+        if secrets:
             self._tape.put(Known(secrets))
 
 

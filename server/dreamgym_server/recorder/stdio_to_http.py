@@ -8,6 +8,7 @@ is removed (see strip_state.py). The transport manages the server's session and 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import signal
 import threading
@@ -97,8 +98,7 @@ class _Outlet:
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValidationError:
-            error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}}
-            self._write(JSONRPCError.model_validate(error))
+            self._write(_unusable(line))
             return None
         if isinstance(message, JSONRPCRequest):
             self._open[message.id] = message.method
@@ -167,9 +167,25 @@ class _Outlet:
         self._tape.put(Heard(self._run, self._session, self._session, from_agent, Form.LINES, line, now()))
 
 
+def _unusable(line: bytes) -> JSONRPCError:
+    """The error for a line that cannot be sent to the server, with the id of the request if it can be read."""
+    try:
+        asked = json.loads(line)
+    except (ValueError, RecursionError):
+        asked = None
+    named = asked.get("id") if isinstance(asked, dict) else None
+    if isinstance(named, int | str) and not isinstance(named, bool):
+        said = "the message cannot be sent over HTTP: it is no JSON-RPC request, or has half of a surrogate pair"
+        error: dict[str, Any] = {"code": -32600, "message": said}
+        return JSONRPCError.model_validate({"jsonrpc": "2.0", "id": named, "error": error})
+    error = {"code": -32700, "message": "Parse error"}
+    return JSONRPCError.model_validate({"jsonrpc": "2.0", "id": None, "error": error})
+
+
 def _line(message: Any) -> bytes:
-    text: str = message.model_dump_json(by_alias=True, exclude_unset=True)
-    return text.encode() + b"\n"
+    # pydantic's own JSON has null for NaN, which the server did not send
+    said = message.model_dump(mode="python", by_alias=True, exclude_unset=True)
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _lines(stdin: int) -> asyncio.Queue[bytes | None]:
@@ -178,7 +194,7 @@ def _lines(stdin: int) -> asyncio.Queue[bytes | None]:
     loop = asyncio.get_running_loop()
 
     def read() -> None:
-        with open(stdin, "rb", buffering=0, closefd=False) as raw, suppress(RuntimeError):
+        with open(stdin, "rb", closefd=False) as raw, suppress(RuntimeError):
             for line in raw:
                 loop.call_soon_threadsafe(lines.put_nowait, line)
             loop.call_soon_threadsafe(lines.put_nowait, None)
