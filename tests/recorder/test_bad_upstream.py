@@ -294,6 +294,19 @@ async def test_over_stdio_an_unreachable_http_server_gives_an_error_and_exit_cod
     assert b"Traceback" not in said
 
 
+async def test_over_stdio_a_message_with_half_an_emoji_is_refused_with_its_id_and_a_long_one_is_read_at_once(
+    tmp_path: Path,
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    async with raw_stdio(record(tmp_path, "--upstream", url)) as server:
+        halved = await server.ask(call("count", 7, text="\ud83d"))
+        long = await server.ask(call("count", 8, text="a" * 8_000_000))
+        await server.leave()
+    assert halved["id"] == 7
+    assert "half of a surrogate pair" in halved["error"]["message"]
+    assert long["id"] == 8
+
+
 @asynccontextmanager
 async def failing_server() -> AsyncIterator[str]:
     """An HTTP server whose endpoints fail in different ways; yields its URL."""

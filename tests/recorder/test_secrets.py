@@ -27,6 +27,7 @@ OF_THE_HEADER = "Qx7vTn2LmW"
 OF_THE_COOKIE = "Jd8sKe5RbY"
 OF_THE_ENVIRONMENT = "Zp4gHc9UfA"
 OF_THE_URL = "Mw3kXt6VoI"
+OF_THE_AGENTS_URL = "Hd6pRw8NkZ"
 OF_THE_SERVERS_COOKIE = "Bn5yCq1EsG"
 # a rule knows the form of these, in any place
 GITHUB = "ghp_" + "A1b2C3d4E5" * 3 + "f6G7h8"
@@ -36,7 +37,7 @@ PASSWORD = "correct-horse-7"
 MAIL = "ada.lovelace@analytical.engine.org"
 CARD = "4111 1111 1111 1111"
 ANYWHERE = (
-    *(OF_THE_HEADER, OF_THE_COOKIE, OF_THE_ENVIRONMENT, OF_THE_URL, OF_THE_SERVERS_COOKIE),
+    *(OF_THE_HEADER, OF_THE_COOKIE, OF_THE_ENVIRONMENT, OF_THE_URL, OF_THE_AGENTS_URL, OF_THE_SERVERS_COOKIE),
     *(GITHUB, AWS, JWT, MAIL, CARD),
 )
 PLANTED = (*ANYWHERE, PASSWORD)
@@ -121,7 +122,7 @@ async def test_over_http_no_file_and_no_stream_holds_a_planted_secret(tmp_path: 
             async with aiohttp.ClientSession() as http:
                 client = RawHttp(
                     http,
-                    f"{url}/record/r/mcp",
+                    f"{url}/record/r/mcp?api_key={OF_THE_AGENTS_URL}",
                     authorization=f"Bearer {OF_THE_HEADER}",
                     cookie=f"sid={OF_THE_COOKIE}; a=b",
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -352,6 +352,13 @@ async def test_a_feature_that_the_recorded_server_does_not_offer_is_an_unknown_m
         stage.breakable.broken = False
         answer = (await asked(stage, spec, method, {}, headers)).json()
         assert answer["error"]["code"] == -32601
+
+
+async def test_a_recorded_completion_of_a_server_of_the_first_revision_is_answered(stage: Stage) -> None:
+    named = {key: value for key, value in INITIALIZE["capabilities"].items() if key != "completions"}
+    spec = mirrored(**{**MIRROR, "initialize": {**INITIALIZE, "capabilities": named}})
+    method, params, recorded = cast("tuple[str, dict[str, Any], object]", LOOKUPS["a completion"])
+    assert (await asked(stage, spec, method, params, HANDSHAKE)).json()["result"] == recorded
 
 
 @pytest.mark.parametrize(
