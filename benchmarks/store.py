@@ -37,7 +37,7 @@ from dreamgym.replay.buffer import GROUNDED, Retrieval
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.keys import KeyEncoder, source_mask
 from dreamgym.replay.postgres import Store, binary, open_store
-from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT, INDEXED_KEYS
+from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT, INDEXED_KEYS, INDEXED_RESULTS
 from dreamgym.replay.ranking import SIMILAR_KEYS
 from dreamgym.testing.replay import sample_trajectory
 from dreamgym.types import Source, StepResult, ToolCall, Trajectory, Transition
@@ -63,6 +63,8 @@ STEPS = 10
 LOADED = 20_000
 """Steps that are stored in one transaction."""
 NEIGHBOURS = 5
+WARM_UP = 20
+"""Questions that are asked before those that are measured, since an index that nothing has read is read from disk."""
 TABLES = ("transitions", "trajectory_steps", "vectors_1", "sightings", "world_states", "trajectories")
 FILTERS = ("none", "the tool of the call", "one tool, whatever the call", "as of the middle")
 """A dream uses no filter, or the tool of the call. A filter for another tool searches the far end of the space."""
@@ -217,7 +219,7 @@ def asked(steps: int, count: int, environments: int) -> list[Retrieval]:
 
 async def search(store: Store, clock: Clock, questions: Sequence[Retrieval]) -> tuple[list[list[str]], str]:
     """Answers, and cells with the ms of one: CPU of PostgreSQL, CPU of this process, median of the wall time."""
-    for question in questions[:10]:
+    for question in questions[:WARM_UP]:
         await store.buffer.nearest(question)
     walls, answers = [], []
     clock.read()
@@ -252,7 +254,7 @@ async def nearest(
     found = []
     for question, vector in zip(questions, vectors, strict=True):
         partition = partitions[question.env]
-        statement = query.format(encoder=1, env=partition.id, limit=SIMILAR_KEYS)
+        statement = query.format(encoder=1, env=partition.id, limit=INDEXED_RESULTS)
         asks = {**asks, "ef_search": str(partition.width)}
         asked = {"tool": f"{question.action.name}{{", **asks, "state": question.state, "vector": HalfVector(vector)}
         rows = await store.database.fetch(statement, asked)
@@ -318,6 +320,8 @@ async def measure(steps: int, dim: int, count: int, environments: int) -> None:
         show("exact, whole question", "1.000", exact_cost, "100 %")
         if all(one.width is not None for one in partitions.values()):
             for name in FILTERS:
+                some = slice(WARM_UP)
+                await nearest(store, APPROXIMATE, questions[some], vectors[some], filters[name], partitions)
                 clock.read()
                 found = await nearest(store, APPROXIMATE, questions, vectors, filters[name], partitions)
                 _, ours, theirs = clock.read()

@@ -36,7 +36,7 @@ from dreamgym.replay.postgres.add import add_trajectories, insert_tasks
 from dreamgym.replay.postgres.database import Database, Row
 from dreamgym.replay.postgres.retire import retire_dreams, take_back
 from dreamgym.replay.postgres.upsert import READ, trajectory_of, upsert
-from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT, VectorIndexes
+from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT, INDEXED_RESULTS, VectorIndexes
 from dreamgym.replay.postgres.vectors import embed_dreams
 from dreamgym.replay.ranking import (
     EXACT_SCORE,
@@ -122,14 +122,14 @@ class PostgresBuffer:
         else:
             await embed_dreams(self._database, self._encoder, self._encoder_id, env)
         if width is not None:
-            for limit in (SIMILAR_KEYS, 4 * SIMILAR_KEYS):  # some keys belong only to the excluded episode
+            for limit in (INDEXED_RESULTS, 4 * INDEXED_RESULTS):  # some keys belong only to the excluded episode
                 statement = _statement(NEARLY, self._encoder_id, env, drawn_by_world, limit)
-                rows = _nearest_keys(await self._database.fetch(statement, {**asked, "ef_search": str(width)}))
-                if len({row[0] for row in rows}) == SIMILAR_KEYS:
+                found = await self._database.fetch(statement, {**asked, "ef_search": str(width)})
+                rows = _nearest_keys(found, INDEXED_RESULTS)
+                if len({row[0] for row in rows}) == INDEXED_RESULTS:
                     return rows
-        return _nearest_keys(
-            await self._database.fetch(_statement(SIMILAR, self._encoder_id, env, drawn_by_world), asked)
-        )
+        statement = _statement(SIMILAR, self._encoder_id, env, drawn_by_world)
+        return _nearest_keys(await self._database.fetch(statement, asked), SIMILAR_KEYS)
 
     async def watermark(self, env: str, group: str = "") -> int:
         """Position of the newest trajectory; for a named group, the position at the first call for this group."""
@@ -327,10 +327,10 @@ def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
     }
 
 
-def _nearest_keys(rows: list[Row]) -> list[Row]:
-    """The rows that belong to the nearest SIMILAR_KEYS keys; every row is of an allowed transition."""
+def _nearest_keys(rows: list[Row], keys: int) -> list[Row]:
+    """The rows that belong to the nearest keys; every row is of an allowed transition."""
     cosines: dict[UUID, float] = {row[0]: row[3] for row in rows}
-    nearest = set(sorted(cosines, key=lambda key: (-cosines[key], key))[:SIMILAR_KEYS])
+    nearest = set(sorted(cosines, key=lambda key: (-cosines[key], key))[:keys])
     return [row for row in rows if row[0] in nearest]
 
 
