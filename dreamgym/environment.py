@@ -16,12 +16,13 @@ import importlib.util
 import json
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pydantic import Field, JsonValue, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.mirror import Mirror
@@ -208,12 +209,10 @@ class EnvironmentSpec(Frozen):
                 }
             )
         except ValidationError as error:
-            reason = first_reason(error)
+            reason = first_reason(error, _KEYS)
             field = reason.partition(":")[0].partition(".")[0]
             file = {"tools_list": "tools.json", "mirror": "server.json"}.get(field)
             told = reason.removeprefix(field).lstrip(".: ") if file else reason
-            if told == f"{field}: unknown key":
-                told += f"; the keys are {', '.join(sorted(_KEYS))}"
             raise InvalidInput(f"{folder / (file or 'env.toml')}: {told}") from error
 
 
@@ -452,15 +451,28 @@ MAX_FAULTS = 1_000
 """Most faults of a validation error that are formatted. pydantic formats all or none; a megabyte takes 0.25 s."""
 
 
-def first_reason(error: Exception) -> str:
-    """The first fault of a validation error in one line: its place, and what was expected."""
+def first_fault(error: ValidationError) -> ErrorDetails:
+    """The first unknown key, since the key that was meant is missing then; without one, the first fault."""
+    faults = error.errors(include_url=False, include_input=False)
+    return next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
+
+
+def first_reason(error: Exception, keys: Iterable[str] = ()) -> str:
+    """The chosen fault of a validation error in one line: its place, and what was expected.
+
+    Args:
+        error: the error.
+        keys: the keys of the outermost object, which are listed if one is unknown.
+    """
     if isinstance(error, ValidationError):
         if error.error_count() > MAX_FAULTS:
             return f"it has {error.error_count()} faults, too many to list"
-        fault = error.errors(include_url=False, include_input=False)[0]
+        fault = first_fault(error)
         where = ".".join(str(part) for part in fault["loc"])
-        is_unknown = fault["type"] == "extra_forbidden"
-        what = "unknown key" if is_unknown else str(fault["msg"]).removeprefix("Value error, ")
+        what = str(fault["msg"]).removeprefix("Value error, ")
+        if fault["type"] == "extra_forbidden":
+            known = sorted(keys) if len(fault["loc"]) == 1 else ()
+            what = f"unknown key; the keys are {', '.join(known)}" if known else "unknown key"
         return f"{where}: {what}" if where else what
     return str(error)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from dreamgym.errors import InvalidInput
 from dreamgym.runs.console import say
 
 
@@ -37,6 +38,8 @@ def view(
     from dreamgym.runs.view import export_view, view_until_stopped
 
     if export is not None:
+        if write is not None:
+            raise InvalidInput("--write is for a page with a server: leave it out, or --export")
         episodes = asyncio.run(export_view(folder, export))
         say(f"{episodes} episodes with everything recorded in them: anyone who gets the files can read it")
         typer.echo(export / "index.html")

@@ -18,11 +18,13 @@ from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import (
     Against,
+    behaviour_or_agent,
     dream_setting,
     dream_tasks,
     open_store,
     open_worlds,
     real_for,
+    recorded_tasks,
     require_at_least,
     seeded,
     served,
@@ -84,12 +86,13 @@ async def collect(
     if where is Against.DREAM:
         spec = await seeded(env, dsn)
     real = real_for(env, spec, where)
-    tasks = tasks_of(spec, split, real)
     if where is Against.DREAM:
-        tasks = await dream_tasks(spec, tasks, dsn)
-    behaviour = real.behaviours.get(agent) if real is not None else None
-    if behaviour is None:
-        check_policy_url(load_agent(agent), policy_url)
+        tasks = await dream_tasks(spec, tasks_of(spec, split, real, await recorded_tasks(spec, dsn)), dsn)
+    else:
+        tasks = tasks_of(spec, split, real)
+    behaviour, asked = behaviour_or_agent(agent, real)
+    if asked is not None:
+        check_policy_url(asked, policy_url)
     setting = [str(where), str(spec.options), str(spec.max_steps)]
     setting += [str(model)] if where is Against.DREAM else []
     setting += [str(policy_url)] if behaviour is None else []

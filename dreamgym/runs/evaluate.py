@@ -20,6 +20,7 @@ from dreamgym.runs.opening import (
     open_store,
     open_worlds,
     real_for,
+    recorded_tasks,
     require_at_least,
     seeded,
     stored_trajectories,
@@ -72,8 +73,9 @@ async def evaluate(
     spec = load_spec(env) if isinstance(env, str) else env
     if where is Against.DREAM:
         spec = await seeded(env, dsn)
-    tasks = tasks_of(spec, split, real_for(env, spec, where))
-    described = {task.id for task in spec.tasks if "split" not in task.metadata}
+    listed = await recorded_tasks(spec, dsn) if where is Against.DREAM else ()
+    tasks = tasks_of(spec, split, real_for(env, spec, where), listed)
+    described = {task.id for task in spec.tasks or listed if "split" not in task.metadata}
     if split != "train" and (everywhere := sum(task.id in described for task in tasks)):
         say(
             f"{everywhere} of {len(tasks)} tasks have no metadata.split: they belong to every split, so the policy may "

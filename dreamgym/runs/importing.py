@@ -21,7 +21,7 @@ from dreamgym.recordings.importers.folder import (
 )
 from dreamgym.redaction import Redact, RedactionRules, redact_by
 from dreamgym.runs.console import listed, say
-from dreamgym.runs.opening import open_store
+from dreamgym.runs.opening import open_store, say_if_taken_for_a_game
 from dreamgym.runs.seed import claim, folder_of
 from dreamgym.runs.stored import contained
 from dreamgym.types import Source, Trajectory
@@ -58,6 +58,7 @@ async def import_files(
         raise UnknownName("format", files[0], FORMATS, f"there is no file {files[0]} either")
     found = [entry for file in files for entry in read_file(Path(file), importer)]
     with _environment(env, found, new=new) as spec:
+        say_if_taken_for_a_game(spec)
         report = ImportReport()
         redact = redact_by(spec.redact)
         report.add(found, spec, redact)

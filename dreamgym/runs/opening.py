@@ -19,14 +19,15 @@ from dreamgym.dream.confidence import Calibration
 from dreamgym.dream.model import Part
 from dreamgym.dream.task_check import PARTS, check_of
 from dreamgym.embedding import TrigramEncoder, load_encoder
-from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_spec, real_of
+from dreamgym.environment import Behaviour, EnvironmentSpec, RealEnvironment, installed_real, load_spec, real_of
+from dreamgym.episode import Agent, load_agent
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.runs.console import say
-from dreamgym.types import Task, Trajectory
+from dreamgym.types import Origin, Task, Trajectory
 
 if TYPE_CHECKING:
     from dreamgym_server.sources import Worlds
@@ -177,6 +178,7 @@ async def open_seeded(
 
     found = await seed.read_folder(env) if isinstance(env, str) else None
     spec = load_spec(env) if isinstance(env, str) else env  # after its folder was built
+    say_if_taken_for_a_game(spec)
     async with AsyncExitStack() as stack:
         known: Store = store if store is not None else await stack.enter_async_context(open_store(dsn))
         if isinstance(env, str) and (folder := seed.folder_of(env)) is not None:
@@ -236,12 +238,32 @@ def real_for(env: EnvironmentSpec | str, spec: EnvironmentSpec, against: Against
     return installed_real(spec)
 
 
-def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) -> Sequence[Task]:
-    """Tasks of a split: those of the real environment, or those of the folder if it has none of its own.
+def behaviour_or_agent(name: str, real: RealEnvironment | None) -> tuple[Behaviour | None, Agent | None]:
+    """The environment's behaviour of this name, else the agent. Raises InvalidInput as `load_agent` does."""
+    behaviours = {} if real is None else real.behaviours
+    if name in behaviours:
+        return behaviours[name], None
+    try:
+        return None, load_agent(name)
+    except UnknownName as error:
+        known = f"The behaviours of this environment are {', '.join(sorted(behaviours))}"
+        raise InvalidInput(f"{error}. {known if behaviours else 'This environment has no behaviours'}") from error
+
+
+def tasks_of(
+    spec: EnvironmentSpec, split: str, real: RealEnvironment | None, recorded: Sequence[Task] = ()
+) -> Sequence[Task]:
+    """Tasks of a split: those of the real environment, else those of the folder, else the recorded ones.
+
+    Args:
+        spec: description of the environment.
+        split: name of the split. A task that names none belongs to all.
+        real: the real environment, if there is one.
+        recorded: the tasks that were recorded.
 
     Raises:
         UnknownName: the real environment does not know the split.
-        InvalidInput: the folder has no task of the split.
+        InvalidInput: there is no task of the split.
     """
     try:
         own = real.tasks(split) if real is not None else ()
@@ -251,14 +273,23 @@ def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) ->
         raise UnknownName("split", split, SPLITS) from error
     if own:
         return own
-    say_tasks_of_no_split(spec.tasks, split)
-    tasks = [task for task in spec.tasks if task.metadata.get("split", split) == split]
+    described = spec.tasks or recorded
+    say_tasks_of_no_split(described, split)
+    tasks = [task for task in described if task.metadata.get("split", split) == split]
     if not tasks:
         raise InvalidInput(
             f"environment {spec.name!r} has no tasks of split {split!r}: give another --split, or write tasks into "
             "tasks.jsonl in its folder, one per line, as they stand in trajectories.jsonl"
         )
     return tasks
+
+
+async def recorded_tasks(spec: EnvironmentSpec, dsn: str | None) -> Sequence[Task]:
+    """The stored tasks of an environment's recordings; none if its folder lists tasks, which then count alone."""
+    if spec.tasks:
+        return ()
+    async with open_store(dsn) as store:
+        return [task for task in await store.buffer.tasks(spec.name) if task.origin is not Origin.GENERATED]
 
 
 def say_tasks_of_no_split(tasks: Iterable[Task], wanted: str = SPLITS[0]) -> None:
@@ -268,6 +299,15 @@ def say_tasks_of_no_split(tasks: Iterable[Task], wanted: str = SPLITS[0]) -> Non
         _say_once(
             f"tasks that belong to no split: {len(odd)}, for example {odd[0]!r}: expected its metadata.split to be "
             f"{', '.join(SPLITS)} or absent, got {splits[odd[0]]!r}; they are neither trained nor tested on"
+        )
+
+
+def say_if_taken_for_a_game(spec: EnvironmentSpec) -> None:
+    """Print, once, that a folder with one tool of one text counts as a game, if it does not say what it is."""
+    if spec.is_text and spec.ends_itself is None and spec.adapter is None:
+        _say_once(
+            f"{spec.name!r} counts as a text game, since its only tool takes one text: write ends_itself into its "
+            "env.toml, false for a server of tools, true for a game"
         )
 
 

@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
-from dreamgym.episode import check_policy_url, load_agent
+from dreamgym.episode import check_policy_url
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
-from dreamgym.runs.opening import SPLITS, Against, dream_setting, dream_tasks, real_for, seeded, tasks_of
+from dreamgym.runs.opening import (
+    SPLITS,
+    Against,
+    behaviour_or_agent,
+    dream_setting,
+    dream_tasks,
+    real_for,
+    recorded_tasks,
+    seeded,
+    tasks_of,
+)
 from dreamgym.runs.server_process import server
 from dreamgym.types import Task, Trajectory, Transition
 
@@ -51,13 +61,12 @@ async def play(
     # the server in another process takes nothing in
     spec = await seeded(env, dsn) if against is Against.DREAM else load_spec(env)
     real = real_for(env, spec, against)
-    chosen = tasks_of(spec, SPLITS[0], real)[0] if task is None else _named(task, spec, real)
+    recorded = await recorded_tasks(spec, dsn) if against is Against.DREAM else ()
+    chosen = tasks_of(spec, SPLITS[0], real, recorded)[0] if task is None else _named(task, spec, real, recorded)
     if against is Against.DREAM:
         (chosen,) = await dream_tasks(spec, [chosen], dsn)
-    behaviour = real.behaviours.get(agent) if real is not None else None
-    playing = None
-    if behaviour is None:  # an agent that cannot play is refused before a server starts
-        playing = load_agent(agent)
+    behaviour, playing = behaviour_or_agent(agent, real)
+    if playing is not None:  # an agent that cannot play is refused before a server starts
         check_policy_url(playing, policy_url)
     with server(env, against, model=model, dsn=dsn, extra=("--store",) if keeps else ()) as url:
         if behaviour is not None:
@@ -77,12 +86,12 @@ async def play(
         return played.trajectory, played.answer
 
 
-def _named(task: str, spec: EnvironmentSpec, real: RealEnvironment | None) -> Task:
+def _named(task: str, spec: EnvironmentSpec, real: RealEnvironment | None, recorded: Sequence[Task]) -> Task:
     """The task with this id, from any split."""
     seen = []
     for split in SPLITS:
         try:
-            tasks = tasks_of(spec, split, real)
+            tasks = tasks_of(spec, split, real, recorded)
         except (InvalidInput, UnknownName):
             continue
         if (found := next((one for one in tasks if one.id == task), None)) is not None:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from dreamgym.runs.cluster import Doing
 
-LIMIT_S = 3_600.0
-"""Limit of the wall time of an agent's episode, in seconds. An agent that takes longer is stopped."""
 CHUNK = 8
 """Number of episodes that a worker of a cluster plays at once. It is the same for any number of workers, because a
 policy's sums are rounded differently in batches of another size."""
@@ -72,7 +70,7 @@ def _agent_at(url: str, spec: EnvironmentSpec, policy: Policy, codec: SpokenCode
     from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 
     redact = redact_by(spec.redact)
-    return AgentPlayer(load_agent(agent), policy, codec, url=url, env=spec.name, limit_s=LIMIT_S, redact=redact)
+    return AgentPlayer(load_agent(agent), policy, codec, url=url, env=spec.name, redact=redact)
 
 
 class Chunk(NamedTuple):

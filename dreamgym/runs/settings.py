@@ -10,7 +10,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from dreamgym.environment import first_reason
+from dreamgym.environment import first_fault, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.types import JsonObject
 
@@ -42,10 +42,11 @@ def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str])
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        unknown = error.errors()[0]["type"] == "extra_forbidden"
+        fault = first_fault(error)
+        unknown = fault["type"] == "extra_forbidden"
         known = f" (known settings: {', '.join(names(model))})" if unknown else ""
         reason = first_reason(error)
-        place = ".".join(map(str, error.errors()[0]["loc"]))  # empty if settings do not fit each other
+        place = ".".join(map(str, fault["loc"]))  # empty if settings do not fit each other
         is_option = any(not place or f"{place}.".startswith(f"{name}.") for name in options)
         raise InvalidInput(f"{'settings' if file is None or is_option else file}: {reason}{known}") from error
 

@@ -79,7 +79,8 @@ async def export_view(folder: Path | None, out: Path) -> int:
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise InvalidInput(f"{folder}: there is no such run folder")
+        found = "expected a run folder, got a file" if folder.exists() else "there is no such run folder"
+        raise InvalidInput(f"{folder}: {found}")
 
 
 @asynccontextmanager

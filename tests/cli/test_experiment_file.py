@@ -171,7 +171,7 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         (
             'name = "dream"\ntrain = { steps = 3,',
             'name = "dream"\nspoiled = "no reward"\ntrain = { against = "real",',
-            "arm 'dream': spoiled and recordings change what a dream knows.* leave them out",
+            "arm 'dream': spoiled, recordings and fit change what a dream knows.* leave them out",
         ),
         ("title", "titel", "title"),
         ("behaviour = ", "agent = ", "agent is called behaviour now"),
@@ -181,7 +181,7 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ("steps = 3", "stepz = 3", "experiment.toml: arm 'dream': .*stepz"),
         ("steps = 3", "vary = 3", "arm 'dream': .*vary: it was removed: two tasks are varied"),
         ("epochs = 2", "decay = 0.9", "arm 'dream': .*ppo.decay: it was removed"),
-        ("steps = 3", "against = 'real'", "arm 'dream': .*without is for dreams"),
+        ("steps = 3", "against = 'real'", "arm 'dream': .*settings of dreams"),
         (
             "seeds = [0, 1]\n",
             'seeds = [0]\nheld_out = "a"\n[[arm]]\nname = "there"\ntrain = { against = "real" }\n',

@@ -111,32 +111,6 @@ async def test_recordings_without_a_success_are_told_from_no_recordings(
         await learn_from_recordings(spec, config, base, tmp_path / "taught", dsn)
 
 
-async def test_preferences_are_not_learned_through_an_agent(
-    spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidInput, match="dpo learns without an agent"):
-        await learn_from_recordings(
-            spec, TrainConfig(algorithm="dpo", agent="react"), base, tmp_path / "taught", seeded
-        )
-    assert not (tmp_path / "taught").exists()
-
-
-async def test_an_agents_conversations_are_not_masked(
-    spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
-) -> None:
-    config = TrainConfig(algorithm="sft", agent="react", mask_refused=True)
-    with pytest.raises(InvalidInput, match="mask_refused is for sft without an agent"):
-        await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
-
-
-async def test_a_batch_that_does_not_split_is_refused(
-    spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
-) -> None:
-    config = TrainConfig(algorithm="sft", steps=1, batch=3, accumulate=2)
-    with pytest.raises(InvalidInput, match="a batch of 3 does not split into 2 equal passes"):
-        await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
-
-
 def loss(folder: Path, rows: list[dict[str, list[int]]]) -> float:
     policy, _ = load_policy(folder)
     with torch.inference_mode():

@@ -68,7 +68,7 @@ def test_nothing_can_be_left_out_of_the_real_environment(
         name, "coin", *rest, "--policy", "p", "--against", "real", "--model", "nearest without history"
     )
     assert code == 2
-    assert re.search("without is for dreams: leave it out with (--)?against", err)
+    assert re.search("without is for dreams: leave it out with --against|leave out model, without with against", err)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,6 +91,26 @@ def test_an_unknown_agent_lists_the_known_ones(dreamgym: Command, dsn: str) -> N
     code, _, err = dreamgym("play", "coin", "--agent", "nobody", "--model", "nearest")
     assert code == 2
     assert "unknown agent 'nobody': expected one of langgraph, openai_agents, react" in err
+    assert "The behaviours of this environment are expert, expert_40, expert_60, " in err
+
+
+def test_a_dream_of_a_folder_that_lists_no_tasks_plays_those_of_its_recordings(
+    dreamgym: Command, dsn: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "crm"
+    folder.mkdir()
+    (folder / "env.toml").write_text('name = "crm"\n')
+    tool = {"name": "find", "inputSchema": {"type": "object", "properties": {"q": {"type": "string"}}}}
+    (folder / "tools.json").write_text(json.dumps({"tools": [tool]}))
+    said = {"action": {"name": "find", "arguments": {"q": "Mia"}}, "observation": "7"}
+    (tmp_path / "episodes.json").write_text(json.dumps([{"instruction": "Who is Mia?", "steps": [said]}]))
+    (tmp_path / "mine.py").write_text("async def agent(task, mcp_url):\n    return task\n")
+    recorded = folder / "trajectories.jsonl"
+    err = dreamgym("import", str(tmp_path / "episodes.json"), "--env", str(folder), "--out", str(recorded))[2]
+    assert "'crm' counts as a text game" in err
+    code, out, err = dreamgym("play", str(folder), "--agent", f"{tmp_path}/mine.py:agent", "--model", "nearest")
+    assert code == 0, err
+    assert "Who is Mia?" in out
 
 
 @pytest.mark.parametrize("parameters", ["task", "task, mcp_url, policy_url, more", "task, *, mcp_url"])

@@ -78,7 +78,7 @@ async def test_an_episode_that_was_finished_may_be_forked_at_its_last_step(stage
         ({"step": 2}, 400, "cannot fork at step 2: it ended episode '{id}'; choose a step from 0 to 1"),
         ({"step": -1}, 400, "request body: step: Input should be greater than or equal to 0"),
         ({}, 400, "request body: step: Field required"),
-        ({"step": 1, "seed": 2}, 400, "request body: seed: unknown key"),
+        ({"step": 1, "seed": 2}, 400, "request body: seed: unknown key; the keys are idempotency_key, step"),
     ],
 )
 async def test_a_fork_at_an_impossible_step_is_refused_with_the_reason(

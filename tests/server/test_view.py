@@ -608,6 +608,16 @@ async def test_a_pipe_beside_a_run_or_a_report_stops_no_answer(tmp_path: Path) -
     assert (about["folder"]["curricula"], run["group"], behind["steps"]) == ([], None, [])
 
 
+async def test_the_episodes_of_one_file_of_a_folder_are_listed_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(episode(name, ["one"]).model_dump_json() + "\n")
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        listed = await asked(http, "episodes", place="b.jsonl")
+        everything = await asked(http, "episodes", place="folder")
+    assert [one["id"] for one in listed["episodes"]] == ["b"]
+    assert everything["matching"] == 2
+
+
 async def test_the_events_of_a_running_episode_follow_its_steps_until_its_end(stage: Stage, store: Store) -> None:
     stage = Stage(store.buffer, store.episodes)
     library = Library(store=StoredEpisodes(store.database))

@@ -154,6 +154,41 @@ def test_real_steps_that_pay_for_no_update_are_refused_before_the_dream_begins(t
     assert not (tmp_path / "run").exists()
 
 
+def test_practice_in_a_real_environment_that_is_not_there_is_refused_before_the_dream_begins(
+    train: Command, home: Path, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    described = (home / "env.toml").read_text()
+    (home / "env.toml").write_text(described.partition("[real]")[0])
+    code, said = train(*DREAM, "--then", "real", "--real-steps", "900", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "has no real environment: add [real] adapter" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_diverged_while_it_learned_from_recordings_begins_again_in_its_folder(
+    train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    usual = ("--algorithm", "sft", "--steps", "3", "--out", str(tmp_path / "run"))
+    code, said = train(*usual, "--learning-rate", "1e30")
+    assert code != 0
+    assert "start again with a smaller learning_rate" in said
+    code, said = train(*usual, "--learning-rate", "0.001")
+    assert code == 0, said
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_played_again(
+    train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    usual = (*DREAM, *IN_PROCESS, "--steps", "1", "--out", str(tmp_path / "run"))
+    assert train(*usual)[0] == 0
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    code, said = train(*usual, "--resume")
+    assert code == 2
+    assert "whose checkpoints are gone" in said
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
 def unsure(folder: Path) -> tuple[str, str]:
     """Options with a calibration that gives every answer a confidence of 0.3."""
     rows = [((0.0,) * len(FEATURES), k < 30) for k in range(100)]
@@ -308,10 +343,11 @@ def in_folder(home: Path, dsn: str, lamp_recordings: list[Trajectory]) -> Sequen
     return lamp_recordings[:8]
 
 
+@pytest.mark.parametrize("resumed", [(), ("--resume",)])
 def test_training_a_given_policy_first_stores_what_is_new_in_the_folder(
-    train: Command, in_folder: Sequence[Trajectory], dsn: str, tmp_path: Path
+    resumed: Sequence[str], train: Command, in_folder: Sequence[Trajectory], dsn: str, tmp_path: Path
 ) -> None:
-    code, said = train("--algorithm", "sft", "--steps", "1", "--out", str(tmp_path / "run"))
+    code, said = train("--algorithm", "sft", "--steps", "1", "--out", str(tmp_path / "run"), *resumed)
     assert code == 0, said
     assert {one.id for one in stored(dsn, ())} == {one.id for one in in_folder}
 

@@ -123,6 +123,11 @@ async def test_the_buffer_is_searched_and_shows_where_a_dream_would_guess(screen
         await screen.page.get_by_text("Search by likeness").click()
         await screen.page.get_by_label("Tool", exact=True).fill("go")
         await screen.page.get_by_label("State", exact=True).fill("start")
+        await screen.page.get_by_label("Arguments as JSON").fill("x")
+        await screen.page.get_by_role("button", name="What is most like it?").click()
+        alert = screen.page.get_by_role("alert")
+        await alert.filter(has_text="its arguments as a JSON object").wait_for()
+        assert await screen.page.get_by_label("State", exact=True).input_value() == "start"
         await screen.page.get_by_label("Arguments as JSON").fill('{"to": "place 1"}')
         await screen.page.get_by_role("button", name="What is most like it?").click()
         await screen.sees("the same state and call")

@@ -128,10 +128,10 @@ class Arm(Frozen):
                 f"arm {self.name!r}: spoiled_share is the share of the steps that are shuffled: expected spoiled to be "
                 f"{' or '.join(map(repr, SHUFFLED))}, got {self.spoiled!r}"
             )
-        if self.known and (self.train or {}).get("against") == "real":
+        if (self.known or self.fit is not None) and (self.train or {}).get("against") == "real":
             raise ValueError(
-                f"arm {self.name!r}: spoiled and recordings change what a dream knows, and this arm trains in the real "
-                "environment: leave them out, or train it in a dream"
+                f"arm {self.name!r}: spoiled, recordings and fit change what a dream knows, and this arm trains in the "
+                "real environment: leave them out, or train it in a dream"
             )
         if self.fit is not None and (self.train is None or "model" in self.train):
             raise ValueError(f"arm {self.name!r}: fit is for an arm that trains and names no model")
@@ -369,4 +369,4 @@ def _reason(error: ValidationError, given: JsonObject) -> str:
         arm = arms[int(found[1])] if isinstance(arms, list) else None
         return f"arm {arm['name']!r}: " if isinstance(arm, dict) and "name" in arm else found[0]
 
-    return re.sub(r"^arm\.(\d+)(?:\.|: )", named, first_reason(error))
+    return re.sub(r"^arm\.(\d+)(?:\.|: )", named, first_reason(error, Plan.model_fields))

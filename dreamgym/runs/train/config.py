@@ -23,6 +23,10 @@ OF_ROLLOUTS = (
     *("calibration", "weigh_confidence", "least_confidence"),
 )
 """Settings that only an algorithm that learns from rollouts can follow."""
+LIMITS = ("turn_tokens", "episode_tokens", "bf16", "gradient_checkpointing")
+"""Settings of the length of a language model's answers, and of the memory that its training takes."""
+OF_DREAMS = ("model", "without", "calibration")
+"""Settings that only practice in a dream can follow."""
 OF_RECORDINGS = ("batch", "mask_refused")
 """Settings that only an algorithm that learns from recordings can follow."""
 
@@ -88,10 +92,14 @@ class TrainConfig(Settings):
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
         unused: tuple[str, ...] = OF_ROLLOUTS if self.algorithm in RECORDED else OF_RECORDINGS
-        unused += ("mask_refused", "accumulate") if self.algorithm == "dpo" else ()
+        unused += ("mask_refused", "accumulate", "agent", "lora", *LIMITS) if self.algorithm == "dpo" else ()
         given = [name for name in unused if getattr(self, name) != type(self).model_fields[name].default]
         if given:
             raise ValueError(f"{self.algorithm} has no {', '.join(given)}: leave them out, or use another algorithm")
+        if self.mask_refused and self.agent is not None:
+            raise ValueError("mask_refused is for sft without an agent: leave it out, or agent")
+        if self.algorithm == "sft" and self.batch % self.accumulate:
+            raise ValueError(f"a batch of {self.batch} does not split into {self.accumulate} equal passes")
         if self.algorithm == "grpo" and self.ppo != PPOSettings():
             raise ValueError("settings of ppo need algorithm = ppo: set it, or leave them out")
         if self.real_steps is not None and self.then is None and self.against is Against.DREAM:
@@ -102,12 +110,10 @@ class TrainConfig(Settings):
             raise ValueError("then = real needs real_steps, the number of real steps it may take")
         if self.tinker and self.policy in NEW:
             raise ValueError("tinker needs policy, the name of the server's base model")
-        if self.without and self.against is Against.REAL:
-            raise ValueError("without is for dreams: leave it out with against = real")
+        if self.against is Against.REAL and (of_dreams := [one for one in OF_DREAMS if getattr(self, one)]):
+            raise ValueError(f"settings of dreams: leave out {', '.join(of_dreams)} with against = real")
         if self.in_process and self.agent is not None:
             raise ValueError("in_process has no URL for an agent to play at: leave out in_process, or agent")
         if (self.weigh_confidence or self.least_confidence) and self.calibration is None:
             raise ValueError("weigh_confidence and least_confidence need a calibration: dreamgym fidelity writes one")
-        if self.calibration is not None and self.against is Against.REAL:
-            raise ValueError("calibration is for dreams: leave it out with against = real")
         return self

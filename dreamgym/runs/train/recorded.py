@@ -6,18 +6,19 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import as_described, may_be_learned, say_tasks_of_no_split, served, stored_trajectories
-from dreamgym.runs.train.config import NEW, TrainConfig
+from dreamgym.runs.train.config import LIMITS, NEW, TrainConfig
 from dreamgym.runs.train.memory import say_memory
 from dreamgym.types import Trajectory
 
-LIMITS = ("turn_tokens", "episode_tokens", "bf16", "gradient_checkpointing")
-"""Settings of the length of a language model's answers, and of the memory that its training takes."""
+if TYPE_CHECKING:
+    from dreamgym_integrations.trainers.policy.model import ChatCodec
 
 
 async def learn_from_recordings(
@@ -35,10 +36,6 @@ async def learn_from_recordings(
     if config.algorithm == "dpo":
         from dreamgym_integrations.trainers.policy.dpo import prefer
 
-        if config.agent is not None or config.lora:
-            raise InvalidInput("dpo learns without an agent and without lora: leave them out, or use sft")
-        if any(getattr(config, name) for name in LIMITS):
-            raise InvalidInput(f"dpo has no {', '.join(LIMITS)}: leave them out, or use sft")
         learn = partial(prefer, spec, recorded)
     else:
         from dreamgym_integrations.trainers.policy.memory import of_imitation
@@ -56,10 +53,8 @@ async def learn_from_recordings(
         # a policy on mapped states sees the same with and without an agent
         if config.agent is None or not succeeded or not isinstance(codec, ChatCodec):
             rows = rows_of(spec, codec, succeeded, mask_refused=config.mask_refused)
-        elif config.mask_refused:
-            raise InvalidInput("mask_refused is for sft without an agent: leave it out, or agent")
         else:
-            rows = await _conversations(spec, config, config.agent, base, succeeded)
+            rows = await _conversations(spec, config, config.agent, codec, succeeded)
         if config.policy not in NEW:
             longest = max(len(row["input_ids"]) for row in rows)
             tokens = longest * min(len(rows), max(1, config.batch // config.accumulate))
@@ -79,17 +74,15 @@ async def learn_from_recordings(
 
 
 async def _conversations(
-    spec: EnvironmentSpec, config: TrainConfig, agent: str, base: Path, succeeded: Sequence[Trajectory]
+    spec: EnvironmentSpec, config: TrainConfig, agent: str, codec: ChatCodec, succeeded: Sequence[Trajectory]
 ) -> list[dict[str, list[int]]]:
     """As many recorded episodes as the updates can learn from, drawn at random, as conversations of the agent."""
-    from dreamgym_integrations.trainers.policy.model import load_chat_policy
     from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
     from dreamgym_integrations.trainers.policy.sft import conversation_row
     from dreamgym_server.sources import RealWorlds
 
     some = random.Random(config.seed).sample(succeeded, min(len(succeeded), config.steps * config.batch))
     say(f"{agent} plays {len(some)} recorded episodes again")
-    _, codec = load_chat_policy(base, episode_tokens=config.episode_tokens)
     async with served(RealWorlds(spec, lambda: RecordedEnvironment(spec, some))) as url:
         segments = await replay_through_agent(load_agent(agent), codec, spec, some, url=url)
     say(f"{len(segments)} conversations of {max(len(segment.ids) for segment in segments)} tokens at most")

@@ -179,11 +179,12 @@ class TrainRun:
 
         No other training can use the folder `out` until `held` is closed.
         """
-        if (out / "metrics.jsonl").exists() and not resume:
+        is_begun = (out / "metrics.jsonl").exists()
+        if is_begun and not resume:
             raise InvalidInput(
                 f"{out} holds a run already: continue it with --resume, or give another folder with --out"
             )
-        if (out / "policy").exists() and not (out / "metrics.jsonl").exists():
+        if (out / "policy").exists() and not is_begun:
             raise InvalidInput(f"{out / 'policy'} is there already: give another folder with --out, or remove it")
         if processes > 1 and config.in_process:
             raise InvalidInput("in_process plays in one process: leave it out, or start without a launcher")
@@ -196,12 +197,12 @@ class TrainRun:
             )
         config = _with_rate(config, base)
         # a resumed run goes on with what it knows
-        spec = load_spec(env) if config.stored_only or resume else asyncio.run(seeded(env, dsn))
-        _check_real_steps(config, spec, processes)
+        spec = load_spec(env) if config.stored_only or (resume and is_begun) else asyncio.run(seeded(env, dsn))
+        _check_reality(config, spec, processes)
         make_folder(out)
         held.enter_context(alone_in(out, waits=False))
         settings = out / "settings.json"
-        if (out / "metrics.jsonl").exists() and settings.is_file():
+        if is_begun and settings.is_file():
             kind: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
             before = read_kept(settings, kind, "the settings of a run", "give another folder with --out")
             _check_same_play(out, before, config)
@@ -463,8 +464,13 @@ def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, reco
     return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
 
 
-def _check_real_steps(config: TrainConfig, spec: EnvironmentSpec, processes: int) -> None:
-    """Raises InvalidInput if the real steps do not pay for one update: a dream before them would be in vain."""
+def _check_reality(config: TrainConfig, spec: EnvironmentSpec, processes: int) -> None:
+    """Raises InvalidInput if a dream before reality would be in vain.
+
+    There must be a real environment, and the real steps must pay for one update.
+    """
+    if Against.REAL in (config.against, config.then):
+        real_of(spec)
     least = config.group_size * spec.max_steps * processes
     if config.real_steps is not None and config.real_steps < least:
         raise InvalidInput(

@@ -210,7 +210,7 @@ def parsed(model: type[Body], body: bytes) -> Body:
     try:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
-        raise InvalidInput(f"request body: {first_reason(error)}") from error
+        raise InvalidInput(f"request body: {first_reason(error, model.model_fields)}") from error
 
 
 def _described(worlds: Worlds) -> JsonObject:

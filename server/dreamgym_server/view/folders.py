@@ -150,9 +150,9 @@ class RunFolder:
                     found.append(one)
         return found
 
-    def page(self, chosen: EpisodeFilter, *, first: int = 0, limit: int = 50) -> EpisodePage:
-        """Episodes that meet the conditions, the last of each file first."""
-        found = self.episode_files()
+    def page(self, chosen: EpisodeFilter, *, file: str | None = None, first: int = 0, limit: int = 50) -> EpisodePage:
+        """Episodes that meet the conditions, the last of each file first; of all files, or of one."""
+        found = [one for one in self.episode_files() if file in {None, one.place}]
         if chosen.env and chosen.task:  # fast, because it is asked for each exported episode
             task = (chosen.env, chosen.task)
             everything = [one for file in found for one in reversed(file.by_task.get(task, []))]

@@ -61,11 +61,12 @@ class Library:
         return [] if self.store is None else await held(self.store.database)
 
     async def page(self, chosen: EpisodeFilter, place: str, *, after: str | None, limit: int) -> EpisodePage:
-        """Episodes of the store, or of the run folder, newest first. Raises InvalidInput."""
+        """Episodes of the store, of the run folder or of one of its files, newest first. Raises InvalidInput."""
         if place == PLACE:
             return await self.stored().page(chosen, after=after, limit=limit)
         first = whole({"after": after or ""}, "after", 0)
-        return await asyncio.to_thread(self._folder().page, chosen, first=first, limit=limit)
+        file = None if place == "folder" else place
+        return await asyncio.to_thread(self._folder().page, chosen, file=file, first=first, limit=limit)
 
     async def summary(self, place: str, episode: str) -> EpisodeSummary:
         """One episode without its steps. Raises UnknownEpisode."""

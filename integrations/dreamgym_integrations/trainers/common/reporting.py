@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dreamgym.errors import MissingPackage
+from dreamgym.training.record import read_record
 from dreamgym.types import JsonObject
 
 Report = Callable[[JsonObject], None]
@@ -32,11 +34,19 @@ def _tensorboard(out: Path, config: JsonObject) -> Iterator[Report]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise MissingPackage("log = tensorboard", "tensorboard") from error
-    with SummaryWriter(str(out / "tensorboard")) as writer:
+    with ExitStack() as stack:
+        writer: SummaryWriter | None = None
 
         def report(line: JsonObject) -> None:
-            for name, value in numbers(line).items():
-                writer.add_scalar(name, value, int(str(line["step"])))
+            nonlocal writer
+            lines = [line]
+            if writer is None:  # a resumed run plays updates again: what an earlier writer had of them is replaced
+                lines = read_record(out / "metrics.jsonl")
+                shutil.rmtree(out / "tensorboard", ignore_errors=True)
+                writer = stack.enter_context(SummaryWriter(str(out / "tensorboard")))
+            for one in lines:
+                for name, value in numbers(one).items():
+                    writer.add_scalar(name, value, int(str(one["step"])))
 
         yield report
 
@@ -48,7 +58,10 @@ def _wandb(out: Path, config: JsonObject) -> Iterator[Report]:
     except ImportError as error:
         raise MissingPackage("log = wandb", "wandb") from error
     with wandb.init(project="dreamgym", name=out.name, dir=str(out), config=config) as run:
-        yield lambda line: run.log(numbers(line), step=int(str(line["step"])))
+        # with staleness a later update is played before an earlier one has learned, and wandb's own steps never go back
+        run.define_metric("update")
+        run.define_metric("*", step_metric="update")
+        yield lambda line: run.log({**numbers(line), "update": int(str(line["step"]))})
 
 
 def numbers(line: JsonObject) -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from datasets import Dataset
 from trl import DPOConfig, DPOTrainer
@@ -53,16 +54,17 @@ def prefer(
     """
     policy, codec = load_policy(base)
     rows = preferences(spec, codec, list(trajectories))
-    trainer = _Tokenised(
-        model=policy.model,
-        args=DPOConfig(**options(out, steps, batch, learning_rate, seed), beta=beta),
-        train_dataset=Dataset.from_list(rows),
-        processing_class=policy.tokenizer,
-        callbacks=[UpdatesDone(on_progress)],
-    )
-    restore_own_head(policy.model)
-    restore_own_head(trainer.ref_model)
-    run_trainer(trainer)
+    with TemporaryDirectory() as scratch:
+        trainer = _Tokenised(
+            model=policy.model,
+            args=DPOConfig(**options(Path(scratch), steps, batch, learning_rate, seed), beta=beta),
+            train_dataset=Dataset.from_list(rows),
+            processing_class=policy.tokenizer,
+            callbacks=[UpdatesDone(on_progress)],
+        )
+        restore_own_head(policy.model)
+        restore_own_head(trainer.ref_model)
+        run_trainer(trainer)
     save_model(policy.model, policy.tokenizer, out)
 
 

@@ -59,8 +59,8 @@ def identity(spec: EnvironmentSpec, base: Path, settings: Settings) -> Identity:
     learned_from = settings.model_dump(mode="json", exclude=FREE)
     if settings.vllm:
         learned_from["vllm"] = True  # the server's address does not matter
-    if settings.tinker:
-        learned_from["tinker"] = str(base)  # the server's name of a model, which need not be a folder here
+    if settings.tinker:  # the server's name of a model; that of a folder here does not matter
+        learned_from["tinker"] = "weights of a run" if (base / "tinker.json").is_file() else str(base)
     return Identity(
         environment=spec.name,
         description=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
@@ -73,7 +73,8 @@ def newest_checkpoint(out: Path, mine: Identity) -> Path | None:
     """The newest whole checkpoint of this run in `out`; None if it has none yet.
 
     Raises:
-        InvalidInput: the folder belongs to another run; the message contains the difference.
+        InvalidInput: the folder belongs to another run, whose difference the message contains, or its checkpoints
+            are gone.
     """
     newest = newest_with(out, CURRICULUM_FILE)
     theirs = _identity_in(out)
@@ -84,6 +85,10 @@ def newest_checkpoint(out: Path, mine: Identity) -> Path | None:
     elif newest is not None:
         raise InvalidInput(
             f"{out} has checkpoints but no {IDENTITY_FILE} that identifies their run: start in another folder"
+        )
+    if newest is None and (out / "policy").exists():
+        raise InvalidInput(
+            f"{out} has the policy of a run whose checkpoints are gone: it cannot be continued; give another --out"
         )
     return newest
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from datasets import Dataset
@@ -142,25 +143,30 @@ def imitate(
     set_seed(seed)
     policy, _ = load_policy(base, turn_tokens=turn_tokens, episode_tokens=episode_tokens)
     memory = {"bf16": bf16, "gradient_checkpointing": gradient_checkpointing}
-    shared = options(out, steps, batch // accumulate, learning_rate, seed, **memory)
-    with known_warnings_ignored():
-        trainer = SFTTrainer(
-            model=policy.model,
-            args=SFTConfig(**shared, gradient_accumulation_steps=accumulate),
-            train_dataset=Dataset.from_list([*rows]),
-            processing_class=policy.tokenizer,
-            peft_config=adapter(lora) if lora else None,
-            callbacks=[UpdatesDone(on_progress)],
-        )
-    restore_own_head(policy.model)
-    run_trainer(trainer)
+    with TemporaryDirectory() as scratch:
+        shared = options(Path(scratch), steps, batch // accumulate, learning_rate, seed, **memory)
+        with known_warnings_ignored():
+            trainer = SFTTrainer(
+                model=policy.model,
+                args=SFTConfig(**shared, gradient_accumulation_steps=accumulate),
+                train_dataset=Dataset.from_list([*rows]),
+                processing_class=policy.tokenizer,
+                peft_config=adapter(lora) if lora else None,
+                callbacks=[UpdatesDone(on_progress)],
+            )
+        restore_own_head(policy.model)
+        run_trainer(trainer)
     save_model(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
 
 
-def options(out: Path, steps: int, batch: int, learning_rate: float, seed: int, **memory: bool) -> dict[str, Any]:
-    """Arguments of a trainer's config for learning from recordings: a cosine schedule, and no checkpoints meanwhile."""
+def options(scratch: Path, steps: int, batch: int, learning_rate: float, seed: int, **memory: bool) -> dict[str, Any]:
+    """Arguments of a trainer's config for learning from recordings: a cosine schedule, and no checkpoints meanwhile.
+
+    The trainer makes a folder at once, even if it saves nothing. It must not be the one of the result, which a run that
+    is killed would leave behind.
+    """
     return {
-        **base_options(out / "trainer", steps=steps, learning_rate=learning_rate, seed=seed, **memory),
+        **base_options(scratch, steps=steps, learning_rate=learning_rate, seed=seed, **memory),
         "per_device_train_batch_size": batch,
         "lr_scheduler_type": "cosine",
         "max_length": None,

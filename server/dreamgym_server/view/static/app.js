@@ -78,10 +78,11 @@ async function show() {
         main.replaceChildren(locked());
         return;
       }
-      main.replaceChildren(
-        el("section.sorry", {}, el("h1", {}, "Nothing to show yet"), el("p", { role: "alert" }, error.message), el("p.faint", {}, "This page asks again by itself.")),
-      );
-      if (isExport()) return;
+      const isFinal = error.status === 400; // the same request will never be answered
+      const heading = el("h1", {}, isFinal ? "This cannot be shown" : "Nothing to show yet");
+      const hope = isFinal || isExport() ? null : el("p.faint", {}, "This page asks again by itself.");
+      main.replaceChildren(el("section.sorry", {}, heading, el("p", { role: "alert" }, error.message), hope));
+      if (isFinal || isExport()) return;
       await pause(RETRY_MS, signal);
     }
   }

@@ -1,7 +1,7 @@
 // The replay buffer: recorded steps, searched by text or by likeness, and where a dream would have to guess.
 
 import { el, isCut, link, number, percent, plural, whole } from "./dom.js";
-import { ask, isExport } from "./data.js";
+import { Refused, ask, isExport } from "./data.js";
 import { chooser } from "./curriculum.js";
 import { neighbour } from "./episode.js";
 import { TIERS, empty } from "./parts.js";
@@ -18,7 +18,7 @@ export async function bufferView(given, { signal, about }) {
   if (!choices.length) return [heading, empty("Nothing is stored. What is recorded, imported or dreamed is found here.")];
   const chosen = choices.find((one) => one.given.env === given.env && (one.given.place ?? "") === (given.place ?? "")) ?? choices.find((one) => one.given.env === given.env) ?? choices[0];
   const which = chosen.given;
-  const found = isExport() ? empty("A search needs a server: ", el("code", {}, "dreamgym view"), " has it.") : await results({ ...given, ...which }, signal);
+  const found = isExport() ? empty("A search needs a server: ", el("code", {}, "dreamgym view"), " has it.") : await results({ ...given, ...which }, signal).catch(refusal);
   const { map } = await ask("coverage", which, signal);
   return [
     heading,
@@ -28,6 +28,12 @@ export async function bufferView(given, { signal, about }) {
     found,
     coverage(map, which),
   ].filter(Boolean);
+}
+
+// What is wrong with a search, below the form that still holds it.
+function refusal(error) {
+  if (!(error instanceof Refused) || error.status !== 400) throw error;
+  return el("p", { role: "alert" }, error.message);
 }
 
 function searchForm(given, which) {

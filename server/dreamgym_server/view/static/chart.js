@@ -6,6 +6,12 @@ import { el, number, percent, svg } from "./dom.js";
 const HEIGHT = 260;
 const MARGIN = 60;
 
+// The range of an axis that shows 0.
+function withZero(_, from, to) {
+  const [low, high] = [Math.min(0, from), Math.max(0, to)];
+  return low === high ? [0, 1] : [low, high];
+}
+
 // A chart of lines.
 //   lines: [{name, className, points: [[x, y]], low?: [y], high?: [y]}]
 export function lineChart(title, lines, { share = false, onpick = null, note = "" } = {}) {
@@ -75,7 +81,7 @@ function draw(box, lines, { share, tell, onpick, readout }) {
       series,
       bands,
       legend: { show: false },
-      scales: { x: { time: false, range: (_, from, to) => (from === to ? [from - 1, to + 1] : [from, to]) }, y: { range: share ? [0, 1] : (_, from, to) => [Math.min(0, from), Math.max(0, to) || 1] } },
+      scales: { x: { time: false, range: (_, from, to) => (from === to ? [from - 1, to + 1] : [from, to]) }, y: { range: share ? [0, 1] : withZero } },
       axes: [
         { ...axis, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000], values: (_, marks) => marks.map(number), label: "update", labelFont: axis.font, labelSize: 18, size: 30 },
         { ...axis, grid: { stroke: style(box, "--line"), width: 1 }, values: (_, marks) => marks.map(tell), size: MARGIN },

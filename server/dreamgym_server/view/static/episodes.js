@@ -36,6 +36,7 @@ function filters(chosen, about) {
     ...(about.folder ? [["folder", `run folder ${about.folder.name}`]] : []),
     ...(about.store ? [["store", "store"]] : []),
   ];
+  if (!places.some(([place]) => place === chosen.place)) places.push([chosen.place, `file ${chosen.place}`]);
   const names = chosen.place === "store" ? (about.store?.environments ?? []).map((one) => one.env) : (about.folder?.environments ?? []);
   const envs = [...new Set([...names, ...(chosen.env ? [chosen.env] : [])])].map((name) => [name, name]);
   const field = (name, label, choices) =>

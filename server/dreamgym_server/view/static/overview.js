@@ -66,7 +66,7 @@ function holdings(about) {
   const rows = [];
   for (const file of about.folder?.files ?? []) {
     const broken = file.broken ? el("span.note", {}, ` ${plural(file.broken, "line")} could not be read, perhaps still being written`) : null;
-    rows.push(el("tr", {}, el("th", { scope: "row" }, el("a", { href: link("episodes", { place: "folder" }) }, file.place)), el("td", {}, plural(file.episodes, "episode"), broken)));
+    rows.push(el("tr", {}, el("th", { scope: "row" }, el("a", { href: link("episodes", { place: file.place }) }, file.place)), el("td", {}, plural(file.episodes, "episode"), broken)));
   }
   for (const one of about.store?.environments ?? []) {
     const words = [
