@@ -26,6 +26,7 @@ from typing import Literal, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from dreamgym.errors import BudgetSpent, InvalidInput
+from dreamgym.files import is_alive
 from dreamgym.llm import LLM, Completion, FindsItsName, Message, Pingable, Reachable
 from dreamgym.prices import PRICE_VARIABLE, Price, price_of
 from dreamgym.types import Frozen, JsonObject, TokenUsage
@@ -174,7 +175,7 @@ class Ledger:
         with self._open() as book:
             if book.limit is None:
                 return True
-            for process in [one for one in book.reserved if one != os.getpid() and not _is_alive(one)]:
+            for process in [one for one in book.reserved if one != os.getpid() and not is_alive(one)]:
                 book.held += book.reserved.pop(process)
             if book.used + amount > book.limit.amount * (1 + 1e-9):
                 details = (
@@ -240,16 +241,6 @@ class Ledger:
                     file.flush()
                 file.seek(0)
                 file.write(now.ljust(len(content)))
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def check_budget() -> None:

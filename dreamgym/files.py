@@ -106,3 +106,14 @@ def write_whole(path: Path, content: str | bytes) -> None:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def is_alive(process: int) -> bool:
+    """True if a process with this id exists on this machine, whoever owns it."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

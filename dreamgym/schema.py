@@ -352,16 +352,16 @@ def _unevaluated_properties(
 def _unique_items(validator: Any, wanted: bool, value: Any, schema: object) -> Iterator[jsonschema.ValidationError]:
     if not wanted or not validator.is_type(value, "array"):
         return
-    if len({json.dumps(_with_whole_numbers(item), sort_keys=True) for item in value}) < len(value):
+    if len({json.dumps(with_whole_numbers(item), sort_keys=True) for item in value}) < len(value):
         yield jsonschema.ValidationError(f"{value!r} has non-unique elements")
 
 
-def _with_whole_numbers(value: JsonValue) -> JsonValue:
+def with_whole_numbers(value: JsonValue) -> JsonValue:
     """The value with 1.0 as 1: in JSON they are one number."""
     if isinstance(value, dict):
-        return {name: _with_whole_numbers(inner) for name, inner in value.items()}
+        return {name: with_whole_numbers(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_with_whole_numbers(inner) for inner in value]
+        return [with_whole_numbers(inner) for inner in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

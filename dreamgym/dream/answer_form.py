@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import TypeGuard
 
 from pydantic import JsonValue, model_validator
 
@@ -19,7 +18,7 @@ from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.dream.questions import Answer
 from dreamgym.dream.reconcile import only_reads, put_right, shown_otherwise
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.state import Operation, State, apply, as_text, difference, fields, shown_in
+from dreamgym.state import Operation, State, apply, as_text, difference, fields, is_number, shown_in
 from dreamgym.state.json_values import value_at
 from dreamgym.state.wording import Wording, wording_of
 from dreamgym.tools import completed, known_fault, output_schema
@@ -308,7 +307,7 @@ def _answer(query: Query, step: Transition, *, is_text_derived: bool) -> JsonObj
 
 def _as_increase(operation: Operation, old: JsonValue, named: Sequence[JsonValue]) -> Operation:
     new = operation.value
-    if operation.op != "set" or not _is_number(old) or not _is_number(new):
+    if operation.op != "set" or not is_number(old) or not is_number(new):
         return operation
     is_whole = isinstance(new, int) and isinstance(old, int)
     by = new - old if is_whole else float(Decimal(str(new)) - Decimal(str(old)))
@@ -316,10 +315,6 @@ def _as_increase(operation: Operation, old: JsonValue, named: Sequence[JsonValue
         return operation
     is_exact = as_text(apply({"n": old}, [Operation(op="increase", path="/n", value=by)])) == as_text({"n": new})
     return Operation(op="increase", path=operation.path, value=by) if is_exact else operation
-
-
-def _is_number(value: JsonValue) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _schema(names: Sequence[str], output: JsonObject | None, *, is_text_derived: bool) -> JsonObject:

@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
+from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.schema import schema_of
 from dreamgym.state import State
-from dreamgym.types import JsonObject, Task
+from dreamgym.types import JsonObject, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,27 @@ PARTS = ("success", "answers")
 def check_of(task: Task) -> JsonObject:
     """The parts of the task's check that are not null, as they are in its metadata; empty if it has no check."""
     return {part: task.metadata[part] for part in PARTS if task.metadata.get(part) is not None}
+
+
+def checked_as_described(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Trajectory]:
+    """The trajectories, each with the check of the described task with its id and instruction, if that has one.
+
+    A recording may be older than tasks.jsonl, or somebody else's: it replaces no check. Described tasks are redacted,
+    as the recordings are.
+    """
+    names, redact = {one.task.id for one in recorded}, redact_by(spec.redact)
+    described = [redacted_task(task, redact) for task in spec.tasks if task.id in names and check_of(task)]
+    checks = {(task.id, task.instruction): check_of(task) for task in described}
+
+    def checked(one: Trajectory) -> Trajectory:
+        check = checks.get((one.task.id, one.task.instruction))
+        if check is None or check == check_of(one.task):
+            return one
+        others = {name: value for name, value in one.task.metadata.items() if name not in PARTS}
+        task = one.task.model_copy(update={"metadata": {**others, **check}})
+        return one.model_copy(update={"task": task})
+
+    return list(map(checked, recorded))
 
 
 def require_usable_check(task: Task) -> None:

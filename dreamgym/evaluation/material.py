@@ -10,13 +10,12 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dreamgym.dream.task_check import PARTS, check_of
+from dreamgym.dream.task_check import checked_as_described
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.predictions import RecordedStep, steps_of
 from dreamgym.recordings.contradictions import contradicted
 from dreamgym.recordings.splits import split
-from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.types import Trajectory
 
 
@@ -68,7 +67,7 @@ def material(
         rest = tuple(one for one in recorded if one.id in learned)
     if not apart:
         raise InvalidInput(f"{spec.name!r} has no held-out transitions: the fitted model was trained on all recordings")
-    apart = _checked_as_served(spec, apart)
+    apart = tuple(checked_as_described(spec, apart))
     left_out = frozenset() if all_steps else contradicted(spec, recorded)
     steps = steps_of(apart)
     usable = [step for step in steps if step.key not in left_out]
@@ -85,26 +84,6 @@ def material(
         contradicted=len(steps) - len(usable),
         seed=seed,
     )
-
-
-def _checked_as_served(spec: EnvironmentSpec, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
-    """The trajectories, each with the check of the environment's task with its id and instruction, if that has one.
-
-    These tasks are redacted, as the recordings are.
-    """
-    redact = redact_by(spec.redact)
-    tasks = [redacted_task(task, redact) for task in spec.tasks if check_of(task)]
-    checks = {(task.id, task.instruction): check_of(task) for task in tasks}
-
-    def checked(one: Trajectory) -> Trajectory:
-        check = checks.get((one.task.id, one.task.instruction))
-        if check is None or check == check_of(one.task):
-            return one
-        others = {name: value for name, value in one.task.metadata.items() if name not in PARTS}
-        task = one.task.model_copy(update={"metadata": {**others, **check}})
-        return one.model_copy(update={"task": task})
-
-    return tuple(map(checked, trajectories))
 
 
 def drawn(steps: Sequence[RecordedStep], limit: int | None, seed: int) -> list[RecordedStep]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from dreamgym.dream.confidence import Calibration
 from dreamgym.dream.model import Part
-from dreamgym.dream.task_check import PARTS, check_of
+from dreamgym.dream.task_check import checked_as_described
 from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import Behaviour, EnvironmentSpec, RealEnvironment, installed_real, load_spec, real_of
 from dreamgym.episode import Agent, load_agent
@@ -322,26 +322,20 @@ def may_be_learned(task: Task) -> bool:
 
 
 def as_described(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories, each with the check of the described task with its id, if both ask alike and that has one.
+    """The trajectories with the checks of the described tasks (`checked_as_described`), and with their splits.
 
-    A recording may be older than tasks.jsonl, or somebody else's: it replaces no check, and moves no task to training.
-    So if the described task belongs to another split than `train`, the trajectory's task does too. Described tasks are
-    redacted, as the recordings are.
+    A recording moves no task to training. So if the described task with its id belongs to another split than `train`,
+    the trajectory's task does too.
     """
-    names, redact = {one.task.id for one in recorded}, redact_by(spec.redact)
-    tasks = {task.id: redacted_task(task, redact) for task in spec.tasks if task.id in names}
+    apart = {task.id: task.metadata["split"] for task in spec.tasks if not may_be_learned(task)}
 
     def described(one: Trajectory) -> Trajectory:
-        known = tasks.get(one.task.id, one.task)
-        kept = one.task.metadata
-        told = {"split": known.metadata["split"]} if not may_be_learned(known) else {}
-        if known.instruction == one.task.instruction and (check := check_of(known)):
-            told |= check
-            kept = {name: value for name, value in kept.items() if name not in PARTS}
-        task = one.task.model_copy(update={"metadata": {**kept, **told}})
-        return one.model_copy(update={"task": task})
+        if one.task.id not in apart:
+            return one
+        metadata = {**one.task.metadata, "split": apart[one.task.id]}
+        return one.model_copy(update={"task": one.task.model_copy(update={"metadata": metadata})})
 
-    return list(map(described, recorded))
+    return list(map(described, checked_as_described(spec, recorded)))
 
 
 def unrecorded(spec: EnvironmentSpec) -> list[Task]:

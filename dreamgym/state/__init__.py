@@ -7,7 +7,19 @@ so that equal states are equal texts. Paths are JSON pointers (RFC 6901): `/orde
 
 from dreamgym.state.answers import shown_in, with_facts
 from dreamgym.state.changes import ImpossibleChange, Operation, apply, changed_fields, difference
-from dreamgym.state.json_values import as_object, equal, fields, leaves, mentioned, natural, pointer, same, unescaped
+from dreamgym.state.json_values import (
+    as_object,
+    equal,
+    fields,
+    is_number,
+    leaves,
+    mentioned,
+    natural,
+    objects,
+    pointer,
+    same,
+    unescaped,
+)
 from dreamgym.state.schema import Collection, StateSchema, entities, identity_of
 from dreamgym.state.value import State, as_text, parsed, relevant
 
@@ -26,9 +38,11 @@ __all__ = [
     "equal",
     "fields",
     "identity_of",
+    "is_number",
     "leaves",
     "mentioned",
     "natural",
+    "objects",
     "parsed",
     "pointer",
     "relevant",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from pydantic import JsonValue
 
@@ -108,3 +109,13 @@ def short(value: JsonValue) -> str:
     """A value for an error message: JSON of at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """True if a value is a number; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def objects(value: object) -> list[JsonObject]:
+    """The objects in a list; none if the value is not a list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from dreamgym.state.json_values import short
 from dreamgym.types import Frozen, JsonObject
@@ -20,29 +21,33 @@ TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
+def _of_known_types(named: dict[str, str]) -> dict[str, str]:
+    for name, kind in named.items():
+        if kind.removesuffix("?") not in TYPES:
+            raise ValueError(f"{name}: expected one of {', '.join(TYPES)}, got {kind!r}")
+    return named
+
+
+Types = Annotated[dict[str, str], AfterValidator(_of_known_types)]
+"""Names, each with its type."""
+
+
 class Collection(Frozen):
     """Entities of one kind, by their id."""
 
     key: str
     """The field that holds the id."""
-    fields: dict[str, str] = Field(default_factory=dict)
+    fields: Types = Field(default_factory=dict)
     """The type of each other field: one of TYPES, with a question mark behind it if the field may be null."""
     complete: bool = True
     """True if an id that is not in it does not exist. False if only what answers have shown is known."""
-
-    @field_validator("fields")
-    @classmethod
-    def _known_types(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, kind in value.items():
-            _check_type(name, kind)
-        return value
 
 
 class StateSchema(Frozen):
     """Schema of explicit states, the table `[state]` of env.toml: tables for collections, types for single values."""
 
     collections: dict[str, Collection] = Field(default_factory=dict)
-    values: dict[str, str] = Field(default_factory=dict)
+    values: Types = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -51,13 +56,6 @@ class StateSchema(Frozen):
             return value
         tables = {name: part for name, part in value.items() if isinstance(part, dict)}
         return {"collections": tables, "values": {n: part for n, part in value.items() if n not in tables}}
-
-    @field_validator("values")
-    @classmethod
-    def _known_types(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, kind in value.items():
-            _check_type(name, kind)
-        return value
 
     def fault_of(self, state: JsonObject) -> str | None:
         """The first fault of a state under this schema; None if it is valid. Any field but the key may be missing."""
@@ -110,11 +108,6 @@ def _is_dumped(value: JsonObject) -> bool:
         isinstance(part, dict) and part.keys() & {"fields", "complete"} and isinstance(part.get("key"), str)
         for part in parts
     )
-
-
-def _check_type(name: str, kind: str) -> None:
-    if kind.removesuffix("?") not in TYPES:
-        raise ValueError(f"{name}: expected one of {', '.join(TYPES)}, got {kind!r}")
 
 
 def _is_of(kind: str, value: JsonValue) -> bool:

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Protocol
 
-from dreamgym.state import same
+from dreamgym.state import is_number, same
 from dreamgym.synthesis.expressions import Expression, NoValue, decimal, is_empty, loaded, shown
-from dreamgym.synthesis.paths import Bindings, Path, is_number
+from dreamgym.synthesis.paths import Bindings, Path
 
 
 class Question(Protocol):

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from pydantic import JsonValue
 
-from dreamgym.state import natural, same
+from dreamgym.state import is_number, natural, same
 from dreamgym.state.wording import JSON_STYLES
-from dreamgym.synthesis.paths import Bindings, Path, is_argument, is_number
+from dreamgym.synthesis.paths import Bindings, Path, is_argument
 from dreamgym.types import JsonObject
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {

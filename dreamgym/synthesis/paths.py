@@ -22,11 +22,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from pydantic import JsonValue
 
-from dreamgym.state import StateSchema
+from dreamgym.state import StateSchema, is_number
 from dreamgym.types import JsonObject
 
 Path = tuple[str, ...]
@@ -255,8 +254,3 @@ def rank(path: Path) -> tuple[bool, bool, int, bool, Path]:
     """Sort key: first paths without `before`, then those that follow ids, then short ones, then those of the call."""
     by_text = any("@" in step for step in path)
     return path[0] == "before", by_text, len(path), path[0] not in {"arg", "new", "item"}, path
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """True if a value is a number; True and False are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)

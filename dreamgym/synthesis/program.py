@@ -12,14 +12,25 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from dreamgym.state import ImpossibleChange, Operation, StateSchema, apply, difference, leaves, natural, pointer, same
+from dreamgym.state import (
+    ImpossibleChange,
+    Operation,
+    StateSchema,
+    apply,
+    difference,
+    is_number,
+    leaves,
+    natural,
+    pointer,
+    same,
+)
 from dreamgym.state.json_values import value_at
 from dreamgym.state.wording import Wording
 from dreamgym.synthesis.decisions import DecisionList
 from dreamgym.synthesis.derived import DerivedField, settled
 from dreamgym.synthesis.expressions import Expression, JsonText, NoValue, Source, in_style, shown
 from dreamgym.synthesis.ids import IdSequence
-from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind, is_number
+from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind
 from dreamgym.types import JsonObject
 
 SIGNS = ("zero", "positive", "negative")

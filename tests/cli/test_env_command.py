@@ -175,13 +175,6 @@ def test_the_program_prints_its_version(dreamgym: Command) -> None:
     assert dreamgym("--version") == (0, f"dreamgym {__version__}\n", "")
 
 
-def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Command) -> None:
-    code, _, err = dreamgym("env", "show", "chess")
-    assert code == 2
-    assert "unknown environment 'chess': expected one of " in err
-    assert "coin, cookingworld" in err
-
-
 def test_the_doctor_plays_checks_the_contract_and_says_how_long_a_step_takes(dreamgym: Command) -> None:
     code, out, _ = dreamgym("env", "doctor", "coin")
     assert code == 0

@@ -10,7 +10,7 @@ import pytest
 from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds
-from dreamgym_server.view.answers import Answers, objects
+from dreamgym_server.view.answers import Answers
 from dreamgym_server.view.export import asked, export
 from dreamgym_server.view.folders import RunFolder
 from dreamgym_server.view.hand import Hand
@@ -24,6 +24,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.postgres import Store
 from dreamgym.replay.postgres.listing import StoredEpisodes
+from dreamgym.state import objects
 from dreamgym.types import JsonObject, Source
 
 pytestmark = pytest.mark.anyio

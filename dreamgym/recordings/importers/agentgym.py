@@ -23,10 +23,10 @@ from dreamgym.recordings.importers.base import (
     Skipped,
     each,
     number,
-    objects,
 )
 from dreamgym.recordings.importers.base import text as string
 from dreamgym.recordings.importers.messages import text_of
+from dreamgym.state import objects
 from dreamgym.types import JsonObject, StepResult, StopReason
 
 _ACTION = re.compile(r"^[ \t]*Action[ \t]*:", re.MULTILINE | re.IGNORECASE)

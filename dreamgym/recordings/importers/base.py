@@ -144,11 +144,6 @@ def refuse_constant(name: str) -> JsonValue:
     raise ValueError(f"{name} is not a JSON value")
 
 
-def objects(value: object) -> list[JsonObject]:
-    """The objects in a list; empty if the value is not a list."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def text(value: object) -> str:
     """A string as it is, "" for everything else."""
     return value if isinstance(value, str) else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, each, objects, text
+from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, each, text
 from dreamgym.recordings.importers.messages import (
     ChatMessage,
     ToolAnswer,
@@ -21,7 +21,7 @@ from dreamgym.recordings.importers.messages import (
     text_or_none,
 )
 from dreamgym.recordings.importers.openai_chat import calls_of
-from dreamgym.state import as_object
+from dreamgym.state import as_object, objects
 from dreamgym.types import JsonObject
 
 _ROLES = {

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, objects, text
+from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, text
 from dreamgym.recordings.importers.messages import openai_tools
 from dreamgym.recordings.importers.traced_runs import TracedRun, episodes_of, moment, parsed
-from dreamgym.state import as_object
+from dreamgym.state import as_object, objects
 from dreamgym.types import JsonObject
 
 _TRACEBACK = "Traceback (most recent call last)"

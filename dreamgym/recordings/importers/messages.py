@@ -20,10 +20,10 @@ from dreamgym.recordings.importers.base import (
     ImportedEpisode,
     ImportedStep,
     Skipped,
-    objects,
     parse_json,
     text,
 )
+from dreamgym.state import objects
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 
 

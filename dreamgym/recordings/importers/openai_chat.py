@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.importers.base import Document, Found, ImportedEpisode, Importer, Skipped, each, objects, text
+from dreamgym.recordings.importers.base import Document, Found, ImportedEpisode, Importer, Skipped, each, text
 from dreamgym.recordings.importers.messages import (
     ChatMessage,
     ToolAnswer,
@@ -22,7 +22,7 @@ from dreamgym.recordings.importers.messages import (
     text_of,
     text_or_none,
 )
-from dreamgym.state import as_object
+from dreamgym.state import as_object, objects
 from dreamgym.types import JsonObject
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, objects, text
+from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, text
 from dreamgym.recordings.importers.messages import (
     ChatMessage,
     ToolAnswer,
@@ -24,6 +24,7 @@ from dreamgym.recordings.importers.messages import (
     text_or_none,
 )
 from dreamgym.recordings.importers.openai_chat import message_of
+from dreamgym.state import objects
 from dreamgym.types import JsonObject, StepResult
 
 _CALLS = ("_call", "_call_output")

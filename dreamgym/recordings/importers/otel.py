@@ -19,7 +19,6 @@ from dreamgym.recordings.importers.base import (
     ImportedEpisode,
     Importer,
     Skipped,
-    objects,
     text,
 )
 from dreamgym.recordings.importers.messages import (
@@ -33,6 +32,7 @@ from dreamgym.recordings.importers.messages import (
 )
 from dreamgym.recordings.importers.spans import Span, has_spans, spans_of
 from dreamgym.recordings.importers.traces import ModelCall, TracedCall, episode_of_trace
+from dreamgym.state import objects
 from dreamgym.types import JsonObject, StepResult, StopReason
 
 _RUNS = ("invoke_agent", "invoke_workflow")

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.importers.base import Document, objects, parse_json, text
+from dreamgym.recordings.importers.base import Document, parse_json, text
+from dreamgym.state import objects
 from dreamgym.types import JsonObject
 
 

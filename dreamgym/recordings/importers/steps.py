@@ -26,10 +26,10 @@ from dreamgym.recordings.importers.base import (
     Skipped,
     each,
     number,
-    objects,
 )
 from dreamgym.recordings.importers.base import text as string
 from dreamgym.recordings.importers.messages import ToolRequest, action_of, result_from
+from dreamgym.state import objects
 from dreamgym.types import JsonObject, StopReason
 
 _INSTRUCTIONS = ("instruction", "task_description", "query", "goal")

@@ -20,12 +20,11 @@ from dreamgym.recordings.importers.base import (
     Importer,
     each,
     number,
-    objects,
     text,
 )
 from dreamgym.recordings.importers.messages import with_last_terminated
 from dreamgym.recordings.importers.openai_chat import chat_episode
-from dreamgym.state import as_object
+from dreamgym.state import as_object, objects
 from dreamgym.types import JsonObject, StopReason, ToolCall
 
 _STOP = "###STOP###"

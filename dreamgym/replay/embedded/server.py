@@ -28,6 +28,7 @@ import psycopg
 from psycopg import conninfo
 
 from dreamgym.errors import StoreError
+from dreamgym.files import is_alive
 from dreamgym.replay.embedded.programs import Programs, find_programs
 from dreamgym.replay.embedded.settings import server_settings
 
@@ -277,7 +278,7 @@ def _postmaster(data: Path) -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     if not Path("/proc/self").exists():
-        return pid if _is_alive(pid) else None
+        return pid if is_alive(pid) else None
     try:
         name, state = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")[::2]
     except OSError:
@@ -288,16 +289,6 @@ def _postmaster(data: Path) -> int | None:
         return pid if Path(f"/proc/{pid}/cwd").samefile(data) else None
     except OSError:
         return pid
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _is_only_user(users_lock: int) -> bool:

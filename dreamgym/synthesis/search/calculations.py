@@ -14,6 +14,7 @@ from itertools import combinations
 
 from pydantic import JsonValue
 
+from dreamgym.state import is_number
 from dreamgym.synthesis.expressions import (
     Calculation,
     Constant,
@@ -26,7 +27,7 @@ from dreamgym.synthesis.expressions import (
     decimal,
     gives,
 )
-from dreamgym.synthesis.paths import Bindings, Path, is_number
+from dreamgym.synthesis.paths import Bindings, Path
 from dreamgym.synthesis.search.sources import lists, related
 
 Column = tuple[Decimal, ...]

@@ -39,6 +39,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dreamgym.state import is_number
 from dreamgym.synthesis.decisions import (
     AreSame,
     Both,
@@ -66,7 +67,7 @@ from dreamgym.synthesis.expressions import (
     loaded,
     parts_of,
 )
-from dreamgym.synthesis.paths import Bindings, Path, is_argument, is_entity, is_number, rank
+from dreamgym.synthesis.paths import Bindings, Path, is_argument, is_entity, rank
 from dreamgym.synthesis.program import Branch
 from dreamgym.synthesis.search.sources import related
 

@@ -13,7 +13,7 @@ from itertools import combinations
 
 from pydantic import JsonValue
 
-from dreamgym.state import StateSchema, same
+from dreamgym.state import StateSchema, is_number, same
 from dreamgym.synthesis.derived import DerivedField
 from dreamgym.synthesis.expressions import (
     Calculation,
@@ -27,7 +27,7 @@ from dreamgym.synthesis.expressions import (
     gives,
     parts_of,
 )
-from dreamgym.synthesis.paths import Bindings, IndexedState, bind, is_number
+from dreamgym.synthesis.paths import Bindings, IndexedState, bind
 from dreamgym.synthesis.search.expressions import ExpressionSearch
 from dreamgym.synthesis.search.sources import categories_of, collection_of, fields_of, selecting
 from dreamgym.types import JsonObject

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from dreamgym.state import StateSchema, as_object, difference, unescaped
+from dreamgym.state import StateSchema, as_object, difference, is_number, unescaped
 from dreamgym.synthesis.expressions import Calculation, Constant, Expression, Source, decimal
 from dreamgym.synthesis.ids import IdSequence
-from dreamgym.synthesis.paths import Bindings, Path, is_number, rank
+from dreamgym.synthesis.paths import Bindings, Path, rank
 from dreamgym.synthesis.program import Effect, items_at
 from dreamgym.synthesis.search.expressions import ExpressionSearch
 from dreamgym.synthesis.search.sources import lists, selecting

@@ -25,7 +25,7 @@ from functools import cached_property
 
 from pydantic import JsonValue
 
-from dreamgym.state import same
+from dreamgym.state import is_number, same
 from dreamgym.synthesis.expressions import (
     Constant,
     Expression,
@@ -42,7 +42,7 @@ from dreamgym.synthesis.expressions import (
     gives,
     style_of,
 )
-from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_argument, is_number, rank
+from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_argument, rank
 from dreamgym.synthesis.search.calculations import CalculationSearch
 from dreamgym.synthesis.search.choices import first_entity, larger, table
 from dreamgym.synthesis.search.combined import combined

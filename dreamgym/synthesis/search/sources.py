@@ -10,8 +10,9 @@ from itertools import combinations
 
 from pydantic import JsonValue
 
+from dreamgym.state import is_number
 from dreamgym.synthesis.expressions import Entities, Filter, Items, NoValue
-from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_entity, is_number
+from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_entity
 from dreamgym.types import JsonObject
 
 KINDS = 8

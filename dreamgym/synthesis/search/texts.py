@@ -10,8 +10,9 @@ from itertools import pairwise
 
 from pydantic import JsonValue
 
+from dreamgym.state import is_number
 from dreamgym.synthesis.expressions import FORMATS, Constant, Expression, Joined, Template, written
-from dreamgym.synthesis.paths import Bindings, is_number
+from dreamgym.synthesis.paths import Bindings
 
 Token = tuple[str, bool]
 """A piece of a text, and whether another call may have another piece in its place."""

@@ -18,6 +18,7 @@ from dreamgym.evaluation.report.behind import is_mean
 from dreamgym.replay.buffer import TaskValue
 from dreamgym.replay.listing import EpisodeFilter, EpisodeSummary
 from dreamgym.replay.postgres.listing import PLACE, StoredEpisodes
+from dreamgym.state import objects
 from dreamgym.types import JsonObject, Source
 from dreamgym_server.view.buffer import BufferAnswers
 from dreamgym_server.view.folders import RunFolder
@@ -332,8 +333,3 @@ class Answers:
                 found += page.episodes
                 count += page.matching or 0
         return sorted(found, key=lambda twin: twin.place != one.place), count
-
-
-def objects(value: JsonValue) -> list[JsonObject]:
-    """The objects in a JSON list; none if the value is not a list."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

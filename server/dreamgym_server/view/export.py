@@ -16,9 +16,10 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput, UnknownEpisode
+from dreamgym.state import objects
 from dreamgym.types import JsonObject
 from dreamgym_server.doors.view import files
-from dreamgym_server.view.answers import MOST, STEPS, Answers, objects
+from dreamgym_server.view.answers import MOST, STEPS, Answers
 
 TWINS = 3
 """Number of episodes of the same task with which each episode is compared."""

@@ -18,6 +18,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput
+from dreamgym.schema import with_whole_numbers
 from dreamgym.training.rollout import Generation, Segment
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.chat_server import Reply
@@ -224,17 +225,9 @@ def _key(before: bytes, message: JsonObject) -> bytes:
     calls = message.get("tool_calls")
     if message["role"] == "assistant" and not content and not calls:
         return before
-    said = json.dumps([message["role"], content, _number_free(calls)], sort_keys=True)
+    # JavaScript writes 1.0 as 1
+    said = json.dumps([message["role"], content, with_whole_numbers(calls)], sort_keys=True)
     return _digest(before + said.encode())
-
-
-def _number_free(value: JsonValue) -> JsonValue:
-    """The value with 1.0 replaced by 1, since JavaScript does not distinguish them."""
-    if isinstance(value, dict):
-        return {name: _number_free(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_number_free(one) for one in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _digest(content: bytes) -> bytes:
