@@ -14,7 +14,7 @@ import asyncio
 import logging
 import secrets
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 
@@ -36,7 +36,7 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import Episode, EpisodeStore
 from dreamgym.spans import TimedSpan
 from dreamgym.tools import Tools, is_too_long
-from dreamgym.types import Source, StepResult, StopReason, ToolCall, Transition
+from dreamgym.types import Source, StepResult, StopReason, Task, ToolCall, Transition
 from dreamgym_server.archive import Archive, source_of, trajectory_of
 from dreamgym_server.limits import Limits
 from dreamgym_server.live import (
@@ -101,6 +101,11 @@ class Episodes:
         if env not in self.worlds:
             raise UnknownName("environment", env, self.worlds)
         return self.worlds[env]
+
+    async def tasks(self, env: str) -> Sequence[Task]:
+        """The environment's tasks: those of its description, else the stored ones. Raises UnknownName."""
+        spec = self.world(env).spec
+        return spec.tasks or await self._buffer.tasks(spec.name)
 
     async def create(self, env: str, order: NewEpisode, *, episode_id: str | None = None) -> Episode:
         """Start an episode, or return the one that an earlier call with the same idempotency key or id started.

@@ -20,6 +20,7 @@ from dreamgym.dream.language_model import LanguageModel
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.llm import ScriptedLLM
 from dreamgym.replay.episode_store import Episode
+from dreamgym.testing.replay import sample_trajectory
 from dreamgym.types import StepResult, StopReason, Task, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
@@ -139,6 +140,15 @@ STEP = json.dumps(
 def judged_by(stage: Stage, *script: str) -> DreamWorlds:
     """A dream whose experience model answers from a script."""
     return DreamWorlds(counter_spec(), LanguageModel(ScriptedLLM(script)), stage.buffer)
+
+
+async def test_an_environment_without_described_tasks_lists_those_of_its_recordings(stage: Stage) -> None:
+    await stage.buffer.add([sample_trajectory("recorded", env="counter")])
+    async with stage.serve(stage.dream(counter_spec(tasks=[]))) as (_, http):
+        (listed,) = (await http.get("/envs")).json()["environments"]
+        made = (await http.post(EPISODES, json={})).json()
+    assert listed["tasks"] == 1
+    assert listed["first_task"]["id"] == made["task"]["id"]
 
 
 @pytest.mark.parametrize(("accomplished", "reward"), [(True, 1.0), (False, 0.0)])

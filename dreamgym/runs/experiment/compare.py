@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from dreamgym.environment import EnvironmentSpec
+from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.files import make_folder, write_whole
 from dreamgym.runs.console import say
@@ -82,6 +82,7 @@ def compare(
     plan = read_plan(file)
     if seeds is not None:
         plan = plan.model_copy(update={"seeds": plan.seeds[:seeds]})
+    load_spec(plan.env)  # a folder is made only for an environment that is there
     folder = run_folder(file, out)
     make_folder(folder)
     agree(plan, folder)

@@ -70,14 +70,25 @@ class TrainerDoor:
         return JSONResponse({"status": "alive", "see": "/readyz"})
 
     async def _environments(self, request: Request) -> Response:
-        return JSONResponse({"environments": [_described(worlds) for worlds in self._episodes.worlds.values()]})
+        return JSONResponse({"environments": [await self._described(one) for one in self._episodes.worlds.values()]})
 
     async def _environment(self, request: Request) -> Response:
         worlds = self._episodes.world(request.path_params["env"])
         url = f"{_base(request)}/envs/{worlds.spec.name}"
         tools = [str(tool["name"]) for tool in worlds.spec.tools]
         links = {"mcp_url": f"{url}/mcp", "episodes_url": f"{url}/episodes"}
-        return JSONResponse({**_described(worlds), "tools": tools, **links})
+        return JSONResponse({**await self._described(worlds), "tools": tools, **links})
+
+    async def _described(self, worlds: Worlds) -> JsonObject:
+        spec, tasks = worlds.spec, await self._episodes.tasks(worlds.spec.name)
+        return {
+            "name": spec.name,
+            "description": spec.description,
+            "source": worlds.source,
+            "max_steps": spec.max_steps,
+            "tasks": len(tasks),
+            "first_task": tasks[0].model_dump(mode="json") if tasks else None,
+        }
 
     async def _index(self, request: Request) -> Response:
         """List the environments, for a client that opens the server's address."""
@@ -211,18 +222,6 @@ def parsed(model: type[Body], body: bytes) -> Body:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
         raise InvalidInput(f"request body: {first_reason(error, model.model_fields)}") from error
-
-
-def _described(worlds: Worlds) -> JsonObject:
-    spec = worlds.spec
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "source": worlds.source,
-        "max_steps": spec.max_steps,
-        "tasks": len(spec.tasks),
-        "first_task": spec.tasks[0].model_dump(mode="json") if spec.tasks else None,
-    }
 
 
 def _base(request: Request) -> str:
