@@ -1,6 +1,7 @@
 """Recorded calls that contradict each other: their outcomes differ, but everything that may decide them is the same.
 
-In a deterministic environment with a complete explicit state, the state and the call decide. Otherwise the task's
+The reward and the end also depend on the task's goal. In a deterministic environment with a complete explicit state,
+the state and the call decide the rest. Otherwise the task's
 world, the start of the episode and all calls up to this one do. A state that shows only a part of the world, such as
 the last answer of a text game, may be the same after different calls and rightly lead to different outcomes.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.state import parsed
@@ -20,30 +21,35 @@ _MAX_CHARACTERS = 80
 
 Place = tuple[str, int]
 """A trajectory's id and the number of a call in it, counted from 1."""
-Seen = tuple[Place, Transition]
+Seen = tuple[Place, str, Transition]
+"""A call's place, the goal of its task, and the call."""
 
 
 def contradicted(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> frozenset[Place]:
     """The calls that another recording contradicts: no prediction could be right for both."""
-    groups: dict[object, list[Seen]] = defaultdict(list)
+    groups: dict[tuple[str, object, str], list[Seen]] = defaultdict(list)
     for key, seen in _keyed(spec, trajectories):
-        groups[key].append(seen)
+        groups["answer", key, ""].append(seen)
+        groups["verdict", key, seen[1]].append(seen)  # of another goal, the reward and the end may be others
     return frozenset(
         place
-        for group in groups.values()
-        if len({_outcome(transition) for _, transition in group}) > 1
-        for place, _ in group
+        for (kind, *_), group in groups.items()
+        if len({_OUTCOMES[kind](transition) for *_, transition in group}) > 1
+        for place, *_ in group
     )
 
 
 def contradictions(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> list[str]:
     """One sentence for each call whose outcome differs from the first one recorded under the same conditions."""
     first: dict[object, Seen] = {}
-    return [
-        _sentence(first[key], seen)
-        for key, seen in _keyed(spec, trajectories)
-        if _outcome(first.setdefault(key, seen)[1]) != _outcome(seen[1])
-    ]
+    found = []
+    for key, seen in _keyed(spec, trajectories):
+        for kind, group in (("answer", key), ("verdict", (key, seen[1]))):
+            before = first.setdefault((kind, group), seen)
+            if _OUTCOMES[kind](before[2]) != _OUTCOMES[kind](seen[2]):
+                found.append(_sentence(before, seen))
+                break
+    return found
 
 
 def summary(found: Sequence[str]) -> list[str]:
@@ -71,16 +77,22 @@ def _keyed(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> Iterato
             key: tuple[object, ...] = (trajectory.task.world, trajectory.task.initial_state or "", calls.digest())
             if complete and parsed(transition.state) is not None:
                 key = (transition.state, action)
-            yield key, ((trajectory.id, number), transition)
+            yield key, ((trajectory.id, number), trajectory.task.goal, transition)
 
 
-def _outcome(transition: Transition) -> tuple[object, ...]:
-    result = transition.result
-    return transition.next_state, result.observation, result.is_error, result.reward, result.terminated
+def _answer(transition: Transition) -> tuple[object, ...]:
+    return transition.next_state, transition.result.observation, transition.result.is_error
+
+
+def _verdict(transition: Transition) -> tuple[object, ...]:
+    return transition.result.reward, transition.result.terminated
+
+
+_OUTCOMES: Mapping[str, Callable[[Transition], tuple[object, ...]]] = {"answer": _answer, "verdict": _verdict}
 
 
 def _sentence(first: Seen, second: Seen) -> str:
-    ((one, step), before), ((other, number), after) = first, second
+    ((one, step), _, before), ((other, number), _, after) = first, second
     answers = _short(before.result.observation), _short(after.result.observation)
     if answers[0] != answers[1]:
         how = f"answered {answers[0]} and then {answers[1]}"

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -152,7 +153,7 @@ class View:
             raise ValueError("expected a text")
         return self.with_value(list(said.split("\n")))
 
-    @property
+    @cached_property
     def is_refusal(self) -> bool:
         """True if the error flag, the first words of the text or an error field show that the call was refused."""
         return self.is_error or _begins_as_refusal(self.value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
@@ -27,7 +27,7 @@ from dreamgym.views.reads import reading_tools
 from dreamgym.views.replaced import replacements
 from dreamgym.views.rules import Moment, Rules, ViewChange
 from dreamgym.views.session import Call, Relation, bindings_of, blamed_in, calls_of, mentions, relation_of
-from dreamgym.views.sql import KnownDatabase, database_of
+from dreamgym.views.sql import FROM, QUERIES, KnownDatabase, database_of, rows_in
 from dreamgym.views.together import told_apart
 
 FOLDS = 12
@@ -100,10 +100,10 @@ def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
     reads_at_start = {canonical: view for (_, written, canonical), view in rules.known.items() if not written}
     for episode in episodes:
         for call in episode.calls:
-            view = reads_at_start.get(call.action.canonical())
+            view = reads_at_start.get(call.canonical)
             is_listing = view is not None and not call.is_write and len(items_of(view.value)) > 1
             if is_listing and len(rules.listings) < MOST_LISTINGS:
-                rules.listings[call.action.canonical()] = call.action
+                rules.listings[call.canonical] = call.action
     rules.forms = _forms(episodes, rules)
     rules.refusals = _refusals(episodes)
     return rules
@@ -153,13 +153,34 @@ def _database(episodes: Sequence[Session], rules: Rules) -> KnownDatabase | None
                 break
             if (
                 call.view is not None
-                and (episode.world, (), call.action.canonical()) in rules.known
+                and (episode.world, (), call.canonical) in rules.known
                 and not call.view.is_refusal
             ):
                 start.append((call.action, call.view.value))
     calls = [call for episode in episodes for call in episode.calls]
     refusals = (call.view.observation for call in calls if call.view is not None and call.view.is_refusal)
-    return database_of([call.action for call in calls], start, refusals)
+    database = database_of([call.action for call in calls], start, refusals)
+    return database and replace(database, harmless=_harmless(episodes, database))
+
+
+def _harmless(episodes: Sequence[Session], database: KnownDatabase) -> frozenset[str]:
+    """Tools that write without SQL, and after which recorded queries show the tables as if nothing had changed."""
+    beside = {call.action.name for one in episodes for call in one.calls if call.changes} - database.arguments.keys()
+    trusting = replace(database, harmless=frozenset(beside))
+    right: set[str] = set()
+    wrong: set[str] = set()
+    for episode in episodes if beside else ():
+        written: list[ToolCall] = []
+        for call in episode.calls:
+            others = {one.name for one in written} & beside
+            is_query = database.kind(call.action) in QUERIES and FROM.search(database.statement(call.action) or "")
+            if others and is_query and call.view is not None and not call.view.is_refusal:
+                rows = trusting.bindings(written, call.action)[1].get(("sql", "rows"))
+                if rows is not None:
+                    (right if rows == rows_in(call.view.value) else wrong).update(others)
+            if call.changes:
+                written.append(call.action)
+    return frozenset(right - wrong)
 
 
 def _cells(episodes: Sequence[Session], rules: Rules) -> KnownCells | None:
@@ -184,7 +205,7 @@ def _unstable(episodes: Sequence[Session]) -> frozenset[str]:
         for call in episode.calls:
             if call.changes:
                 said.clear()
-            elif call.view is not None and said.setdefault(call.action.canonical(), call.view.key()) != call.view.key():
+            elif call.view is not None and said.setdefault(call.canonical, call.view.key()) != call.view.key():
                 found.add(call.action.name)
     return frozenset(found)
 
@@ -197,18 +218,18 @@ def _recorded(episodes: Sequence[Session], rules: Rules) -> dict[Moment, View]:
     found: dict[Moment, View] = {}
     disputed: set[Moment] = set()
     for episode in episodes:
-        written: list[ToolCall] = []
+        written: list[Call] = []
         for call in episode.calls:
             if call.view is not None and call.action.name not in rules.unstable:
-                effects = [rules.effect(write, call.action) for write in written]
-                moments = [(episode.world, tuple(write.canonical() for write in written), call.action.canonical())]
+                effects = [rules.effect(write.action, call.action) for write in written]
+                moments: list[Moment] = [(episode.world, tuple(write.canonical for write in written), call.canonical)]
                 if all(effect is not None and not effect.changes for effect in effects):
-                    moments.append((episode.world, (), call.action.canonical()))
+                    moments.append((episode.world, (), call.canonical))
                 for moment in moments:
                     if found.setdefault(moment, call.view).key() != call.view.key():
                         disputed.add(moment)
             if call.changes:
-                written.append(call.action)
+                written.append(call)
     return {moment: view for moment, view in found.items() if moment not in disputed}
 
 
@@ -247,9 +268,9 @@ def _held_before(write: Call, view: View) -> bool:
 def _examples(episode: Sequence[Call], number: int, rules: Rules, world: str) -> list[tuple[Call, View | None, View]]:
     """The writes that changed what a call answers, each with the view before and after it."""
     call = episode[number]
-    canonical = call.action.canonical()
+    canonical = call.canonical
     is_read = call.action.name in rules.reads
-    last = max((i for i in range(number) if episode[i].action.canonical() == canonical), default=-1)
+    last = max((i for i in range(number) if episode[i].canonical == canonical), default=-1)
     base = episode[last].view if last >= 0 and is_read else rules.known.get((world, (), canonical))
     writes = [one for one in episode[last + 1 if is_read else 0 : number] if one.changes]
     assert call.view is not None
@@ -334,6 +355,6 @@ def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, CallForm]
                 kind, bindings = rules.own_bindings(episode.calls[:number], call.action, episode.world)
                 if kind or not call.view.is_refusal:
                     examples[call.action.name, frozenset(call.action.arguments), kind].append(
-                        Answered(call.view, bindings, call.action.canonical(), episode.world)
+                        Answered(call.view, bindings, call.canonical, episode.world)
                     )
     return forms_of(examples, rules.reads)

@@ -111,7 +111,9 @@ class Pattern:
         """The value for a call. Raises NoPatternValue, also if expressions that fit all examples disagree."""
         best = self._best()
         if best:
-            values = [option.evaluate(bindings) for option in best]
+            # what a write has said about the field counts beside its own value: a read may be of another item
+            said = [one for one in self.options if isinstance(one, Slot) and one.name[0] == "said"] if self.own else []
+            values = [option.evaluate(bindings) for option in (*best, *said)]
             if not all(same(values[0], value) for value in values):
                 raise NoPatternValue("the examples do not tell which of several values it is")
             return values[0]

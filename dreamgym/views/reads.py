@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -40,22 +39,31 @@ def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, 
 
     A tool's `readOnlyHint` decides, or a `destructiveHint` that is true. Any other tool writes if it was the only one
     called between two different answers to the same call, or if it took a call and then refused the same call at once.
-    Else the words of its name decide, or the first word of its description. A tool about which nothing is known writes.
+    What changes by itself, as the answer of a clock, shows no write. Else the words of its name decide, or the first
+    word of its description. A tool about which nothing is known writes.
     """
     names = {step.action.name for session in sessions for step in session} | set(tools)
     hints = hints_of(tools)
-    blamed: Counter[str] = Counter()
+    blamed: set[str] = set()
+    by_itself: set[str] = set()
+    changed: list[tuple[str, set[str]]] = []
     for session in sessions:
         last: dict[str, int] = {}
         for number, step in enumerate(session):
             earlier = last.get(step.action.canonical())
             last[step.action.canonical()] = number
-            if earlier is not None and _answer(session[earlier]) != _answer(step):
-                between = {one.action.name for one in session[earlier + 1 : number]}
-                if not between and view_of(step.result).is_refusal and not view_of(session[earlier].result).is_refusal:
-                    blamed[step.action.name] += 1
-                if len(between) == 1:
-                    blamed.update(between)
+            if earlier is None or _answer(session[earlier]) == _answer(step):
+                continue
+            between = {one.action.name for one in session[earlier + 1 : number]}
+            if between:
+                changed.append((step.action.name, between))
+            elif view_of(step.result).is_refusal and not view_of(session[earlier].result).is_refusal:
+                blamed.add(step.action.name)
+            else:
+                by_itself.add(step.action.name)
+    for read, between in changed:
+        if read not in by_itself and len(between) == 1:
+            blamed |= between
     return frozenset(
         name for name in names if hints.get(name, name not in blamed and _is_read_by_words(name, tools.get(name, {})))
     )

@@ -122,7 +122,7 @@ class Rules:
             return
         canonical = action.canonical()
         is_read = action.name in self.reads
-        last = max((i for i, call in enumerate(history) if call.action.canonical() == canonical), default=-1)
+        last = max((i for i, call in enumerate(history) if call.canonical == canonical), default=-1)
         earlier = history[last].view if last >= 0 else None
         if earlier is not None and (is_read or earlier.is_refusal) and not any(c.changes for c in history[last + 1 :]):
             yield KnownAnswer(earlier, "repeated")
@@ -170,8 +170,9 @@ class Rules:
         view, way, left = None, "recorded", list(written)
         if last >= 0:
             view, way, left = history[last].view, "repeated", [number for number in written if number > last]
+        texts = _texts(history, written)
         for count in range(len(written), len(written) - len(left), -1):
-            recorded = self.known.get((world, _texts(history, written[:count]), canonical))
+            recorded = self.known.get((world, texts[:count], canonical))
             if recorded is not None:
                 view, way, left = recorded, "recorded", list(written[count:])
                 break
@@ -191,7 +192,12 @@ class Rules:
         """The answer of a write that an earlier write of the session decides: an item that exists is not made again."""
         for number in range(len(history) - 1, -1, -1):
             write = history[number]
-            if write.changes and (effect := self.effect(write.action, action)) is not None and effect.changes:
+            if not write.changes:
+                continue
+            effect = self.effect(write.action, action)
+            if effect is None and (relation_of(write.action, action) or not write.action.arguments):
+                return None  # it may have undone what an earlier write did
+            if effect is not None and effect.changes:
                 view = effect.apply(None, bindings_of(write, action))
                 return None if view is None else KnownAnswer(view, "effect")
         return None
@@ -253,7 +259,7 @@ class Rules:
             return known[max(within, key=len)]
         if any((alike := _by_name(one)) and alike <= relation for one in changing):
             return None  # the other values may have been equal by chance
-        if changing or any(relation <= one for one in known):
+        if (changing and not relation) or any(relation <= one for one in known):
             return ViewChange(changes=False)
         return None
 
@@ -320,7 +326,7 @@ class Rules:
         about = {canonical: one for canonical, one in self.listings.items() if is_of(one, action)}
         is_known = bool(about)
         for canonical, listing in about.items():
-            earlier = (i for i, call in enumerate(history) if call.action.canonical() == canonical)
+            earlier = (i for i, call in enumerate(history) if call.canonical == canonical)
             known = self._changed(history, written, max(earlier, default=-1), listing, world)
             if known is None:
                 is_known = False
@@ -352,4 +358,4 @@ def _changing(history: Sequence[Call]) -> list[ToolCall]:
 
 
 def _texts(history: Sequence[Call], written: Sequence[int]) -> tuple[str, ...]:
-    return tuple(history[number].action.canonical() for number in written)
+    return tuple(history[number].canonical for number in written)

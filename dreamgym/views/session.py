@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from pydantic import JsonValue
 
@@ -28,7 +29,12 @@ class Call:
     view: View | None
     is_write: bool
 
-    @property
+    @cached_property
+    def canonical(self) -> str:
+        """The call as one text."""
+        return self.action.canonical()
+
+    @cached_property
     def changes(self) -> bool:
         """True if the call may have changed the world."""
         return self.is_write and (self.view is None or not self.view.is_refusal)

@@ -1,9 +1,10 @@
 """Servers that take SQL: their tables as recordings show them, in a database of our own that is made for each call.
 
 The rows of a table are known if a recording reads all of them before any write, or if recordings show as many
-different rows as one of them counts. A query that touches another table is not answered. The writes of the session are
-run again first. The agent's SQL is untrusted: the database is in memory, small, without files or extensions, and each
-statement has a limit of work.
+different rows as one of them counts. Their order is known if a recording reads all of them in no other order, or from
+the table's integer key. A query that touches another table, the schema, or rows in an unknown order is not answered.
+The writes of the session are run again first. The agent's SQL is untrusted: the database is in memory, small, without
+files or extensions, and each statement has a limit of work.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -26,10 +27,19 @@ STATEMENT = re.compile(
     re.IGNORECASE,
 )
 HARMLESS = re.compile(r"\s*(?:explain|show|describe|desc)\b|\s*$", re.IGNORECASE)
-"""What changes no table although it is no statement that is read here; an empty text is a call without SQL."""
+"""What changes no table although it is no statement that is read here."""
+SCHEMA = frozenset({"sqlite_master", "sqlite_schema", "sqlite_sequence"})
+"""Tables about the tables, of which ours have other content than the server's."""
+SORTED = re.compile(r"\border\s+by\b", re.IGNORECASE)
+BY_ORDER = re.compile(r"\b(?:limit\b|group_concat\s*\()", re.IGNORECASE)
+"""Matches what makes even a single row depend on the order of the others."""
 ORDER = r"\s+order\s+by\s+\w+(?:\s+(?:asc|desc))?(?:\s*,\s*\w+(?:\s+(?:asc|desc))?)*"
 WHOLE = re.compile(rf"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?(?:{ORDER})?", re.IGNORECASE)
 SOME = re.compile(r"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s+where\s[^;]*", re.IGNORECASE)
+WRITTEN = re.compile(
+    r"\s*(?:insert\s+(?:or\s+\w+\s+)?into|replace\s+into|update(?:\s+or\s+\w+)?|delete\s+from)\s+[\"`\[]?(\w+)",
+    re.IGNORECASE,
+)
 COUNT = re.compile(r"select\s+count\(\*\)(?:\s+as\s+\w+)?\s+from\s+[\"`\[]?(\w+)[\"`\]]?", re.IGNORECASE)
 UNIQUE = re.compile(r"UNIQUE constraint failed: (\w+)\.(\w+)")
 UNSURE = re.compile(
@@ -46,6 +56,7 @@ TOLD = re.compile(
 )
 """Matches a database's message about a wrong statement. Any other message comes from a limit of ours."""
 QUERIES = frozenset({"select", "with", "values"})
+FROM = re.compile(r"\bfrom\b", re.IGNORECASE)
 WRITES = re.compile(r"\s*with\b.*\b(?:insert|update|delete|replace)\b", re.IGNORECASE | re.DOTALL)
 """A statement that begins like a query and may write."""
 WORK = 200_000
@@ -78,11 +89,22 @@ class KnownTable:
     """True if `rows` are all rows of the table."""
     unique: frozenset[str] = frozenset()
     """Columns whose values are unique, as a recorded refusal shows."""
+    is_ordered: bool = True
+    """True if `rows` are in the order in which the server gives them."""
+    is_view: bool = False
+    """True if it may be a view on other tables: it is neither listed nor described, and no recording writes to it."""
 
     @property
     def is_described(self) -> bool:
         """True if a recording describes the columns, and does not show only their names."""
         return all("type" in column for column in self.columns)
+
+    @property
+    def integer_key(self) -> str | None:
+        """The column with the number of each row, in whose order SQLite reads the table; None if there is none."""
+        keys = [column for column in self.columns if column.get("pk")]
+        is_integer = len(keys) == 1 and str(keys[0].get("type")).upper() == "INTEGER"
+        return str(keys[0]["name"]) if is_integer else None
 
 
 @dataclass(frozen=True)
@@ -92,6 +114,8 @@ class KnownDatabase:
     arguments: Mapping[str, str]
     tables: Mapping[str, KnownTable] = field(default_factory=dict)
     """In the order in which the server lists them."""
+    harmless: frozenset[str] = frozenset()
+    """Tools without SQL that write, and after which recorded queries show that no table has changed."""
 
     def statement(self, action: ToolCall) -> str | None:
         """The SQL of a call; None if it has none."""
@@ -122,14 +146,21 @@ class KnownDatabase:
         try:
             with closing(self._opened()) as opened:
                 unknown = {name for name, table in self.tables.items() if not table.is_complete}
+                shrunk: set[str] = set()
                 for call in written:
                     statement = self.statement(call)
-                    if statement is None and not HARMLESS.match(self._text(call)):
+                    if statement is None and not self._is_harmless(call):
                         unknown |= self.tables.keys()  # such as TRUNCATE, or a transaction that may be taken back
                     if statement is not None and (self.kind(call) not in QUERIES or WRITES.match(statement)):
+                        before = self._last_keys(opened)
                         said = _run(opened, statement)
                         if said.error is not None or unknown & said.read or UNSURE.search(statement):
                             unknown |= said.written
+                        after = self._last_keys(opened)
+                        # the number of a deleted row may be given again, or never: that is not known
+                        unknown |= {name for name in shrunk if after[name] > before[name]}
+                        shrunk |= {name for name in before if after[name] < before[name]}
+                        unknown |= {name for name, table in self.tables.items() if table.is_view} - said.written
                         unknown |= {one for one in said.written & self.tables.keys() if self._has_gaps(opened, one)}
                 statement = self.statement(action)
                 if statement is None:
@@ -144,7 +175,10 @@ class KnownDatabase:
                     found["sql", "error"] = said.error
                     return f"{kind} fails", found
                 # a change is right only if all rows of the table are known
-                if unknown & (said.read | said.written) or UNSURE.search(statement):
+                if (unknown | SCHEMA) & (said.read | said.written) or UNSURE.search(statement):
+                    return f"{kind}{UNKNOWN}", {}
+                is_in_order = len(said.rows) < 2 and not BY_ORDER.search(statement)
+                if not is_in_order and not SORTED.search(statement) and not self._are_ordered(said.read):
                     return f"{kind}{UNKNOWN}", {}
                 found["sql", "rows"] = said.rows
                 found["sql", "count"] = said.count
@@ -152,6 +186,24 @@ class KnownDatabase:
                 return kind, found
         except sqlite3.Error:
             return f"{self.kind(action)}{UNKNOWN}", {}
+
+    def _is_harmless(self, call: ToolCall) -> bool:
+        """True if a call without a statement that is read here changes no table."""
+        if call.name in self.arguments:
+            return HARMLESS.match(self._text(call)) is not None
+        return call.name in self.harmless
+
+    def _are_ordered(self, read: Iterable[str]) -> bool:
+        return all(self.tables[name].is_ordered for name in read if name in self.tables)
+
+    def _last_keys(self, opened: sqlite3.Connection) -> dict[str, int]:
+        """The largest integer key of each table that has one; 0 for an empty table."""
+        found = {}
+        for name, table in self.tables.items():
+            if (key := table.integer_key) is not None:
+                ((last,),) = opened.execute(f"SELECT max({_quoted(key)}) FROM {_quoted(name)}")
+                found[name] = last or 0
+        return found
 
     def _has_gaps(self, opened: sqlite3.Connection, name: str) -> bool:
         """True if an undescribed table now has a NULL where no recorded row has one, such as the id of a new row."""
@@ -264,43 +316,60 @@ def database_of(
     names: list[str] = []
     columns: dict[str, tuple[JsonObject, ...]] = {}
     rows: dict[str, dict[str, JsonObject]] = {}
+    whole: dict[str, list[JsonObject]] = {}
     counts: dict[str, int] = {}
     complete: set[str] = set()
+    spelt: dict[str, str] = {}
+    """Names as they were first written: a statement may spell them in another way."""
     for action, value in start:
         statement = known.statement(action)
-        found = _rows(value)
+        found = rows_in(value)
         if statement is None:
             if not action.arguments and isinstance(value, list):
-                names += [name for item in value if (name := _only_text(item)) is not None]
+                listed = [name for item in value if (name := _only_text(item)) is not None]
+                names += [spelt.setdefault(name.lower(), name) for name in listed]
             described = [one for one in action.arguments.values() if isinstance(one, str) and one.isidentifier()]
             if len(described) == 1 and found and all("name" in row for row in found):
-                columns[described[0]] = tuple(found)
+                columns[spelt.setdefault(described[0].lower(), described[0])] = tuple(found)
             continue
         if found is None:
             continue
         # without the blanks at its end, a statement is matched in linear time
         statement = statement.strip().removesuffix(";").rstrip()
         if match := WHOLE.fullmatch(statement) or SOME.fullmatch(statement):
-            known_rows = rows.setdefault(match[1], {})
+            name = spelt.setdefault(match[1].lower(), match[1])
+            known_rows = rows.setdefault(name, {})
             known_rows.update({repr(sorted(row.items())): row for row in found})
             if WHOLE.fullmatch(statement):
-                complete.add(match[1])
+                complete.add(name)
+                if not SORTED.search(statement):
+                    whole.setdefault(name, found)
         elif (match := COUNT.fullmatch(statement)) and len(found) == 1:
             (count,) = found[0].values()
-            counts[match[1]] = count if isinstance(count, int) else -1
+            counts[spelt.setdefault(match[1].lower(), match[1])] = count if isinstance(count, int) else -1
     complete |= {name for name, count in counts.items() if len(rows.get(name, ())) == count}
     unique = {found.groups() for text in refusals for found in UNIQUE.finditer(text)}
-    tables = {
-        name: KnownTable(
-            columns.get(name) or tuple({"name": column} for column in next(iter(rows.get(name, {}).values()), {})),
-            tuple(sorted(rows.get(name, {}).values(), key=_in_order)),
+    written = _written_tables(known.statement(call) or "" for call in calls)
+
+    def table_of(name: str) -> KnownTable:
+        shown = rows.get(name, {})
+        table = KnownTable(
+            columns.get(name) or tuple({"name": column} for column in next(iter(shown.values()), {})),
+            tuple(whole.get(name, ())) or tuple(sorted(shown.values(), key=_in_order)),
             name in complete,
-            frozenset(column for table, column in unique if table == name),
+            frozenset(column for told, column in unique if told == name),
+            is_view=not (name in names or name in columns or name.lower() in written),
         )
-        for name in dict.fromkeys([*names, *columns, *rows])
-    }
+        return replace(table, is_ordered=name in whole or table.integer_key is not None)
+
+    tables = {name: table_of(name) for name in dict.fromkeys([*names, *columns, *rows])}
     found_tables = {name: table for name, table in tables.items() if _can_be_made(name, table)}
     return KnownDatabase(arguments, found_tables)
+
+
+def _written_tables(statements: Iterable[str]) -> frozenset[str]:
+    """The names in lower case of the tables that recorded statements write to, which are no views."""
+    return frozenset(match[1].lower() for one in statements if (match := WRITTEN.match(one)))
 
 
 def _sql_arguments(calls: Sequence[ToolCall]) -> dict[str, str]:
@@ -316,11 +385,11 @@ def _sql_arguments(calls: Sequence[ToolCall]) -> dict[str, str]:
     return {tool: name for (tool, name), count in is_sql.items() if 2 * count > made[tool]}
 
 
-def _rows(value: JsonValue) -> list[JsonObject] | None:
+def rows_in(value: JsonValue) -> list[JsonObject] | None:
     """The rows in an answer: a list of flat objects, alone or in one field."""
     if isinstance(value, dict):
         lists = [part for part in value.values() if isinstance(part, list)]
-        return _rows(lists[0]) if len(lists) == 1 else None
+        return rows_in(lists[0]) if len(lists) == 1 else None
     if not isinstance(value, list):
         return None
     rows = [row for row in value if isinstance(row, dict) and not any(isinstance(x, dict | list) for x in row.values())]

@@ -69,3 +69,11 @@ def test_another_reward_for_the_same_call_is_a_contradiction() -> None:
     result = other.transitions[0].result.model_copy(update={"reward": 1.0})
     other = other.model_copy(update={"transitions": (other.transitions[0].model_copy(update={"result": result}),)})
     assert contradicted(WORDS, [one, other]) == {("one", 1), ("other", 1)}
+
+
+def test_another_reward_for_another_goal_is_no_contradiction() -> None:
+    one, other = played("one", ("O-1", "paid")), played("other", ("O-1", "paid"))
+    result = other.transitions[0].result.model_copy(update={"reward": 1.0, "terminated": True})
+    aim = other.task.model_copy(update={"instruction": "Something else."})
+    changes = {"task": aim, "transitions": (other.transitions[0].model_copy(update={"result": result}),)}
+    assert contradicted(WORDS, [one, other.model_copy(update=changes)]) == set()

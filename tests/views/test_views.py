@@ -522,3 +522,85 @@ def test_the_price_of_one_recorded_booking_is_not_that_of_another() -> None:
         ]
     )
     assert played(rules, ("book", {"room": 2, "day": "Monday"}), ("book", {"room": 3, "day": "Monday"}))[1] is None
+
+
+def test_a_write_beside_sql_makes_the_tables_unknown_unless_queries_show_that_it_changes_none() -> None:
+    ports = [{"code": "OSL"}, {"code": "BER"}]
+    whole = ("read_query", {"query": "SELECT * FROM port"}, list(ports))
+    rules = learned(
+        [whole, ("remove_port", {"code": "OSL"}, "Removed OSL.")],
+        [("remove_port", {"code": "AMS"}, "Removed AMS."), ("read_query", {"query": "SELECT 1 AS n"}, [{"n": 1}])],
+        [("append_note", {"text": "late"}, "Noted."), whole],
+    )
+    count = ("read_query", {"query": "SELECT count(*) AS n FROM port"})
+    assert played(rules, count, before=[("append_note", {"text": "soon"})]) == ['[{"n": 2}]']
+    assert played(rules, count, before=[("remove_port", {"code": "BER"})]) == [None]
+
+
+def test_rows_are_given_in_the_recorded_order_and_not_at_all_if_it_is_unknown() -> None:
+    told = [{"code": "OSL"}, {"code": "BER"}, {"code": "OSL"}]
+    some = ("read_query", {"query": "SELECT code FROM port WHERE code < 'P'"})
+    first = ("read_query", {"query": "SELECT code FROM port LIMIT 1"})
+    in_order = ("read_query", {"query": "SELECT count(*) AS n FROM port"}, [{"n": 3}])
+    example = (
+        "read_query",
+        {"query": "SELECT code FROM port ORDER BY code"},
+        [{"code": "BER"}, *[{"code": "OSL"}] * 2],
+    )
+    plain = learned([("read_query", {"query": "SELECT * FROM port"}, list(told)), in_order, example])
+    assert played(plain, some, first) == [json.dumps(told), json.dumps(told[:1])]
+    by_code = ("read_query", {"query": "SELECT * FROM port ORDER BY code"}, [{"code": "BER"}, {"code": "OSL"}])
+    assert played(learned([by_code], [(*example[:2], [*by_code[2]])]), some, first) == [None, None]
+
+
+def test_questions_about_the_schema_are_not_answered_from_our_own() -> None:
+    listed = ("read_query", {"query": "SELECT name FROM sqlite_master WHERE type = 'table'"})
+    assert played(learned(*SQL), listed) == [None]
+
+
+def test_a_read_is_not_changed_by_a_write_whose_answer_names_another_item() -> None:
+    oar, mast = {"id": 4, "title": "oar"}, {"id": 5, "title": "mast"}
+    rules = learned(
+        [("add_item", {"title": "sail"}, "Added item 5"), ("get_item", {"id": 5}, {"id": 5, "title": "sail"})],
+        [("add_item", {"title": "knot"}, "Added item 5"), ("get_item", {"id": 5}, {"id": 5, "title": "knot"})],
+        [("add_item", {"title": "keel"}, "Added item 5")],
+        [("get_item", {"id": 4}, dict(oar))],
+    )
+    add = ("add_item", {"title": "mast"})
+    assert played(rules, add, ("get_item", {"id": 5})) == ["Added item 5", json.dumps(mast)]
+    assert played(rules, add, ("get_item", {"id": 4})) == ["Added item 5", None]
+
+
+def test_the_effect_of_a_write_on_its_second_item_is_not_that_on_its_first() -> None:
+    def balance(account: str, money: int) -> Step:
+        return "get_balance", {"account": account}, {"account": account, "balance": money}
+
+    def moved(source: str, target: str, amount: int) -> Step:
+        return "transfer", {"source": source, "target": target, "amount": amount}, f"Moved {amount}"
+
+    rules = learned(
+        [balance("ann", 100), moved("ann", "bob", 5), balance("ann", 95)],
+        [balance("bob", 50), moved("bob", "cyd", 7), balance("bob", 43)],
+    )
+    paid = ("get_balance", {"account": "ann"})
+    assert played(rules, moved("cyd", "ann", 5)[:2], paid) == ["Moved 5", None]
+
+
+def test_what_was_deleted_and_made_again_can_be_deleted_again() -> None:
+    rules = learned(
+        [("delete", {"path": "a"}, "Deleted a"), ("delete", {"path": "a"}, "!No such file: a")],
+        [("delete", {"path": "b"}, "Deleted b"), ("delete", {"path": "b"}, "!No such file: b")],
+        [("create", {"path": "n"}, "Created n"), ("read", {"path": "n"}, "")],
+        [("create", {"path": "m"}, "Created m")],
+    )
+    delete, create = ("delete", {"path": "a"}), ("create", {"path": "a"})
+    assert played(rules, delete, delete) == ["Deleted a", "!No such file: a"]
+    assert "!No such file: a" not in played(rules, delete, before=[delete, create])
+
+
+def test_a_clock_beside_a_read_does_not_make_it_a_write() -> None:
+    sessions = [
+        [step("get_time", {}, "1"), step("read_file", {"path": "a"}, "x"), step("get_time", {}, "2")],
+        [step("get_time", {}, "1"), step("get_time", {}, "2")],
+    ]
+    assert reading_tools(sessions, {}) == {"get_time", "read_file"}
