@@ -29,8 +29,8 @@ PATIENCE_S = 600.0
 """An endpoint that answers nobody for this long is given up. While it answers other questions, a question waits."""
 RETRIES = 2
 """Number of retries after the server broke, after an unreadable answer, and for a server that has never answered."""
-TIMEOUTS = 6
-"""A question is given up after so many requests whose time ran out although others were answered meanwhile."""
+GIVEN_UP = 6
+"""A question is given up after so many requests that took too long or were dropped while others were answered."""
 ASKED_ANEW = 2
 """Number of times that one question may find that the endpoint's parameters have changed."""
 CHARACTERS_PER_TOKEN = 4
@@ -92,6 +92,10 @@ class Busy(Exception):
 
 class TooSlow(Busy):
     """The time for one request ran out, here or at a gateway. Its tokens may be billed."""
+
+
+class Dropped(Busy):
+    """The connection was lost at this request, or a gateway could not pass it on. Its tokens may be billed."""
 
 
 class Broken(Exception):
@@ -382,12 +386,11 @@ class Endpoint:
         """
         began = asyncio.get_running_loop().time()
         characters = sum(len(str(message["content"])) for message in request["messages"])
-        retries, timeouts, reason, sent_at = 0, 0, "took too long", began
+        retries, own, reason, failed_at = 0, 0, "took too long", began
         while True:
             has_answered = self.limiter.answered_at > -math.inf
             try:
                 async with self.limiter.turn(characters / CHARACTERS_PER_TOKEN, PATIENCE_S, began) as turn:
-                    sent_at = asyncio.get_running_loop().time()
                     reply = await send(request)
                     counted = reply.completion
                     self.limiter.answered(turn, counted.prompt_tokens, counted.completion_tokens, reply.headers)
@@ -399,11 +402,9 @@ class Endpoint:
                 raise
             except Busy as busy:
                 reason = str(busy)
-                timeouts += isinstance(busy, TooSlow) and self.limiter.answered_at > sent_at
-                if timeouts == TIMEOUTS:
-                    asked = f"{name} {reason}, {TIMEOUTS} times, and answered other questions meanwhile"
-                    raise EnvironmentUnavailable(asked) from None
-                if await self._hold_back(name, busy, turn, has_answered=has_answered, retries=retries):
+                own += isinstance(busy, TooSlow | Dropped) and self.limiter.answered_at > failed_at
+                failed_at = asyncio.get_running_loop().time()
+                if await self._hold_back(name, busy, turn, has_answered=has_answered, retries=retries, own=own):
                     retries += 1
             except (Broken, Unreadable) as failure:
                 if retries == RETRIES and isinstance(failure, Broken) and not (is_simplest and has_answered):
@@ -422,12 +423,27 @@ class Endpoint:
                     self._thinking_tokens = THINKING_TOKENS
                 return reply
 
-    async def _hold_back(self, name: str, busy: Busy, turn: Turn, *, has_answered: bool, retries: int) -> bool:
+    async def _hold_back(
+        self, name: str, busy: Busy, turn: Turn, *, has_answered: bool, retries: int, own: int
+    ) -> bool:
         """Slow down for an endpoint that is busy. Raises EnvironmentUnavailable if waiting does not help.
+
+        Args:
+            name: the endpoint and its model, for messages.
+            busy: how the endpoint failed.
+            turn: the turn of the request.
+            has_answered: True if it has answered any question.
+            retries: number of RETRIES that were made.
+            own: number of failures of this question that seem to be its own, since others were answered meanwhile.
 
         Returns:
             True if the next request is one of the RETRIES; False if it may be repeated as long as patience lasts.
         """
+        if own == GIVEN_UP:
+            raise EnvironmentUnavailable(f"{name} {busy}, {own} times, and answered other questions meanwhile")
+        if own and isinstance(busy, Dropped):
+            await asyncio.sleep(2**own)  # the others need not wait for it
+            return False
         # 0, or a time that has passed, is no waiting time: requests would follow one another at once
         wait_s = retry_after_s(busy.headers) or None
         if (wait_s or 0.0) > PATIENCE_S:

@@ -24,6 +24,7 @@ from dreamgym_integrations.models.endpoint import (
     REQUEST_S,
     Broken,
     Busy,
+    Dropped,
     Endpoint,
     EndpointAnswer,
     Refused,
@@ -36,7 +37,7 @@ from dreamgym_integrations.models.endpoint import (
     thinking_tokens,
     without_key,
 )
-from dreamgym_integrations.models.openai import BUSY, TOO_SLOW, UNBILLED, unreachable, unsent
+from dreamgym_integrations.models.openai import UNBILLED, busy, unreachable, unsent
 from dreamgym_integrations.models.usage import usage_of
 
 LISTS = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
@@ -158,16 +159,16 @@ class LiteLLMModel:
             return Busy(reason, is_limit=True, headers=headers)
         if isinstance(error, (litellm.Timeout, TimeoutError)):
             return TooSlow(f"took longer than {REQUEST_S:.0f} s")
-        is_away = isinstance(
-            error, (litellm.ServiceUnavailableError, litellm.BadGatewayError, litellm.APIConnectionError)
-        )
-        if is_away or _is_overload(error):
+        if isinstance(error, litellm.APIConnectionError):  # it also stands for whatever litellm cannot parse
+            return (Dropped if _is_of_network(error) else Unreadable)(reason)
+        if isinstance(error, litellm.BadGatewayError):
+            return Dropped(reason, headers=headers)
+        if isinstance(error, litellm.ServiceUnavailableError) or _is_overload(error):
             return Busy(reason, headers=headers)
         if isinstance(error, litellm.InternalServerError):
             return Broken(reason.removeprefix("failed: "))
-        if (status := getattr(error, "status_code", None)) in BUSY:
-            return (TooSlow if status in TOO_SLOW else Busy)(reason, headers=headers)
-        return EnvironmentUnavailable(f"{self.name} {reason}")
+        of_status = busy(getattr(error, "status_code", None), reason, headers)
+        return of_status or EnvironmentUnavailable(f"{self.name} {reason}")
 
     def _reason(self, error: Exception) -> str:
         """The kind of error, and what it says, in which every key of this process's environment is masked."""
@@ -176,6 +177,19 @@ class LiteLLMModel:
             if (value := value.strip()) and re.search(r"(?:^|_)(?:API_?KEY|TOKEN|SECRET|PASSWORD)(?:_|$)", variable):
                 line = without_key(line, value)
         return f"failed: {type(error).__name__}: {line[:500]}"
+
+
+def _is_of_network(error: BaseException) -> bool:
+    """True if a failure of the connection is behind an error."""
+    import aiohttp
+    import httpx
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (OSError, aiohttp.ClientError, httpx.TransportError)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def _is_overload(error: Exception) -> bool:

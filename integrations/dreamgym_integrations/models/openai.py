@@ -24,6 +24,7 @@ from dreamgym_integrations.models.endpoint import (
     Broken,
     Busy,
     Capabilities,
+    Dropped,
     Endpoint,
     EndpointAnswer,
     Refused,
@@ -128,6 +129,8 @@ UNBILLED = frozenset({400, 401, 402, 403, 404, 413, 422, 429, 503, 529})
 BUSY = frozenset({408, 409, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 """Statuses that waiting may resolve; those from 520 to 524 are of Cloudflare, in front of the endpoint."""
 TOO_SLOW = frozenset({408, 504, 524})
+DROPPED = frozenset({502, 520, 521, 522, 523})
+"""Statuses of a gateway that could not pass the request on."""
 LASTING = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 """Codes of a 429 that waiting does not resolve."""
 
@@ -240,7 +243,7 @@ class OpenAIModel:
                 raise self._sorted(error) from None
             except openai.APIConnectionError as error:  # includes timeouts
                 call.is_free = unsent(error) is not None
-                kind = TooSlow if isinstance(error, openai.APITimeoutError) else Busy
+                kind = TooSlow if isinstance(error, openai.APITimeoutError) else Busy if call.is_free else Dropped
                 raise kind(self._reason(error)) from None
             except (openai.OpenAIError, ValueError) as error:
                 raise Unreadable(self._reason(error)) from None
@@ -274,9 +277,7 @@ class OpenAIModel:
             return Broken(reason.removeprefix("failed: "))
         if status == 429:
             return Busy(reason, is_limit=True, headers=headers)
-        if status in TOO_SLOW:
-            return TooSlow(reason, headers=headers)
-        return Busy(reason, headers=headers) if status in BUSY else EnvironmentUnavailable(f"{self.name} {reason}")
+        return busy(status, reason, headers) or EnvironmentUnavailable(f"{self.name} {reason}")
 
     async def _chosen(self) -> str:
         async with self._choosing:
@@ -358,6 +359,14 @@ def _faulty_answer(error: openai.APIStatusError) -> str | None:
     """The answer in the error with which Groq refuses what the model itself wrote; None if it is another error."""
     written = error.body.get("failed_generation") if isinstance(error.body, dict) else None
     return written if error.code == "json_validate_failed" and isinstance(written, str) else None
+
+
+def busy(status: int | None, reason: str, headers: Mapping[str, str]) -> Busy | None:
+    """The kind of `Busy` of a status; None for a status that waiting does not resolve."""
+    if status not in BUSY:
+        return None
+    kind = TooSlow if status in TOO_SLOW else Dropped if status in DROPPED else Busy
+    return kind(reason, headers=headers)
 
 
 def unsent(error: BaseException) -> BaseException | None:
