@@ -81,7 +81,10 @@ def price_of(model: str) -> Price | None:
     if not slash:
         provider, own = "openai", name
     address = "OPENAI_BASE_URL" if provider == "openai" else f"{provider.upper()}_API_BASE"
-    if provider in OPENAI_PROVIDERS and os.environ.get(address):
+    addresses = [address] if provider in OPENAI_PROVIDERS else []
+    if model.startswith("litellm:"):
+        addresses.append(f"{provider.upper()}_API_BASE")
+    if any(map(os.environ.get, addresses)):
         return None  # the endpoint of another provider, with its own prices
     table = _table()
     for key in (name, own):

@@ -314,7 +314,7 @@ def _worker_class() -> type:
                 os.environ.update(variables)
                 if key is not None:
                     use_key(key)
-                if os.path.isdir(folder):
+                with suppress(OSError):  # it is not there, or closed to this user
                     os.chdir(folder)  # so that a relative path names the same file
                 self._opened = asyncio.get_running_loop().create_future()
                 self._open = asyncio.create_task(self._keep_open(job, self._opened))

@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -61,6 +62,14 @@ class PPOSettings(Frozen):
         if isinstance(given, Mapping):
             refuse_old_settings(given, "ppo.")
         return given
+
+
+def _is_address(given: str) -> bool:
+    try:
+        parts = urlsplit(given)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is not a number, or a bracket is not closed
+        return False
 
 
 class Settings(Frozen):
@@ -135,14 +144,14 @@ class Settings(Frozen):
     @field_validator("tinker")
     @classmethod
     def _server(cls, given: str | None) -> str | None:
-        if given is not None and not given.startswith(("http://", "https://")):
+        if given is not None and not _is_address(given):
             raise ValueError(f"expected the address of a Tinker server, such as http://127.0.0.1:8000, got {given!r}")
         return given and given.rstrip("/")
 
     @field_validator("vllm")
     @classmethod
     def _address(cls, given: str | None) -> str | None:
-        if given is not None and not given.startswith(("http://", "https://")):
+        if given is not None and not _is_address(given):
             raise ValueError(
                 f"expected the address of a vLLM server, such as http://127.0.0.1:8000, got {given!r}: "
                 "TRL's engines (server, colocate) are no longer supported; start a server with `vllm serve`, as "

@@ -50,6 +50,8 @@ def test_all_settings_have_different_names_which_contain_their_tables() -> None:
         (["--against", "real", "--then", "real", "--real-steps", "9"], "then = real comes after the dream"),
         (["--against", "real", "--without", "history"], "settings of dreams: leave out without"),
         (["--against", "real", "--model", "nearest"], "settings of dreams: leave out model"),
+        (["--policy", "p", "--tinker", "http://127.0.0.1:8000:"], "expected the address of a Tinker server"),
+        (["--vllm", "http://127.0.0.1:port"], "expected the address of a vLLM server"),
         (["--algorithm", "sft", "--then", "real", "--real-steps", "9"], "sft has no then, real_steps: leave them out"),
         (["--algorithm", "sft", "--vllm", "http://127.0.0.1:8000", "--staleness", "1"], "sft has no vllm, staleness"),
         (["--algorithm", "dpo", "--beta", "0.5", "--accumulate", "8"], "dpo has no beta, accumulate"),

@@ -215,7 +215,12 @@ def test_a_budget_counts_the_listed_price_of_a_long_prompt(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("model", "variable"), [("gpt-4.1", "OPENAI_BASE_URL"), ("openrouter/openai/gpt-4.1", "OPENROUTER_API_BASE")]
+    ("model", "variable"),
+    [
+        ("gpt-4.1", "OPENAI_BASE_URL"),
+        ("openrouter/openai/gpt-4.1", "OPENROUTER_API_BASE"),
+        ("litellm:openai/gpt-4.1", "OPENAI_API_BASE"),
+    ],
 )
 def test_a_listed_price_does_not_count_at_another_address(
     model: str, variable: str, monkeypatch: pytest.MonkeyPatch

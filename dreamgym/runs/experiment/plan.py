@@ -135,8 +135,8 @@ class Arm(Frozen):
             )
         if self.fit is not None and (self.train is None or "model" in self.train):
             raise ValueError(f"arm {self.name!r}: fit is for an arm that trains and names no model")
-        if self.after is not None and self.train is None:
-            raise ValueError(f"arm {self.name!r}: after is for an arm that trains")
+        if self.after is not None and (self.train is None or "policy" in self.train):
+            raise ValueError(f"arm {self.name!r}: after is for an arm that trains and names no policy")
         if self.fit is not None and self.known:
             raise ValueError(
                 f"arm {self.name!r}: fit makes a model of all recordings as they are: leave out spoiled and recordings"
@@ -182,17 +182,24 @@ class Arm(Frozen):
 
     @property
     def settings(self) -> JsonObject:
-        """All settings that determine the result, with today's defaults. Raises InvalidInput for an invalid setting."""
+        """All settings that determine the result, with today's defaults. Raises InvalidInput for an invalid setting.
+
+        A setting that `train` chooses itself if it is not given is None then.
+        """
         try:
             train = None if self.train is None else settings_of(TrainConfig, None, flags(self.train))
         except InvalidInput as error:
             raise InvalidInput(f"arm {self.name!r}: {error}") from error
+        chosen = None if train is None else train.model_dump(mode="json")
+        if train is not None and chosen is not None:  # these depend on the policy and on `real_steps` if not given
+            derived = {"learning_rate"} | ({"steps"} if train.real_steps is not None else set())
+            chosen |= dict.fromkeys(derived - train.model_fields_set)
         return {
             "behaviour": self.behaviour,
             "after": self.after,
             **self.known,
             "fit": None if self.fit is None else self.fit.model_dump(mode="json"),
-            "train": None if train is None else train.model_dump(mode="json"),
+            "train": chosen,
         }
 
 

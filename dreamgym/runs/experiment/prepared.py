@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec, read_jsonl, read_trajectories, real_of
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownName
 from dreamgym.files import write_whole
 from dreamgym.redaction import redact_by, redacted
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
@@ -150,6 +150,12 @@ class Prepared:
         seed = 1_000_000 * (self.seed + 1) + 100_000 * number
         behaviour, redact = self.real.behaviours[play.behaviour], redact_by(self.spec.redact)
         played = await play_in_order(self.worlds, behaviour, tasks, play.episodes, seed=seed)
+        failed = [one for one in played if one.error is not None]
+        if failed:
+            raise EnvironmentUnavailable(
+                f"{len(failed)} of {len(played)} real episodes of {play.behaviour} failed, the first with: "
+                f"{failed[0].error}; nothing was kept: run the same command again"
+            )
         return [redacted(one, redact) for one in played]
 
     def _read(self, file: Path) -> list[Trajectory]:

@@ -283,7 +283,7 @@ def first_phase(plan: Plan, arm: Arm) -> Arm | None:
         return None
     alone_settings = {key: value for key, value in arm.train.items() if key not in ("then", "real_steps")}
     alike = arm.model_copy(update={"train": alone_settings}).settings
-    return next((one for one in plan.arm if one.settings == alike), None)
+    return next((one for one in plan.arm if not one.rates and one.settings == alike), None)
 
 
 def _adopt(first: Path, folder: Path) -> None:
