@@ -65,6 +65,10 @@ class Price(Frozen):
 FREE = Price(prompt=0, completion=0, cached=0)
 
 
+OF_ONES_OWN = frozenset({"azure", "azure_ai", "databricks", "watsonx"})
+"""Providers at which each customer has an address of their own, with the listed prices."""
+
+
 def price_of(model: str) -> Price | None:
     """The price of a model by its name in `--model`; None if it is not known.
 
@@ -82,7 +86,7 @@ def price_of(model: str) -> Price | None:
         provider, own = "openai", name
     address = "OPENAI_BASE_URL" if provider == "openai" else f"{provider.upper()}_API_BASE"
     addresses = [address] if provider in OPENAI_PROVIDERS else []
-    if model.startswith("litellm:"):
+    if model.startswith("litellm:") and provider not in OF_ONES_OWN:
         addresses.append(f"{provider.upper()}_API_BASE")
     if any(map(os.environ.get, addresses)):
         return None  # the endpoint of another provider, with its own prices

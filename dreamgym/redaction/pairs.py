@@ -119,7 +119,7 @@ def _end_of_value(value: str) -> int:
 
 
 def _pair(name: str) -> re.Pattern[str]:
-    equals = r"[\"'`*_]{0,3}\]?[ \t]{0,4}(?:=>|:=|==|=|:)[*_]{0,3}[ \t]{0,4}"
+    equals = r"[\"'`*_]{0,3}(?:(?<=[\"'`])\])?[ \t]{0,4}(?:=>|:=|==|=|:)[*_]{0,3}[ \t]{0,4}"
     return re.compile(rf"(?i)(?<![\w-])(?P<name>{name}){equals}")
 
 
@@ -137,10 +137,13 @@ _ATTRIBUTE = re.compile(
 )
 _NAME = _pair(r"[a-z_][\w.-]{0,60}?")
 _NEXT_LINE = re.compile(
-    r"""(?i)(?<![\w-])(?P<name>[a-z_][\w.-]{0,60}?)["'`]?:[ \t]{0,4}(?:[|>][+-]?[ \t]{0,4})?\r?\n[ \t]{0,40}"""
-    r"""(?:-[ \t]{1,4})?(?![\w.-]{1,60}["']?\s{0,2}[:=])"""
+    r"""(?im)^[ \t]{0,40}[{,]?[ \t]{0,4}(?:-[ \t]{1,4})?["'`]?(?P<name>[a-z_][\w.-]{0,60}?)["'`]?:[ \t]{0,4}"""
+    r"""(?:[|>][+-]?[ \t]{0,4})?\r?\n[ \t]{0,40}(?:-[ \t]{1,4})?(?![\w.-]{1,60}["']?\s{0,2}[:=])"""
 )
-"""A name, and its value on the next line, as in YAML; a name on that line begins another entry."""
+"""A name at the beginning of a line, and its value on the next, as in YAML; a name there begins another entry."""
+_LINE_END = re.compile(r"""["'`]?,?[ \t]{0,40}(?:[\r\n}]|\Z)""")
+_LISTS = frozenset({"secrets", "credentials", "cookies"})
+"""Names of lists of names: `secrets:` in a compose file lists those that a service may read."""
 _ENTRY = re.compile(
     r"""(?i)\b(?:name|key)["']?[ \t]{0,4}[:=][ \t]{0,4}["']?(?P<name>[a-z_][\w.-]{0,60})["']?[ \t]{0,4},?\r?\n"""
     r"""[ \t]{0,40}["']?value["']?[ \t]{0,4}[:=][ \t]{0,4}"""
@@ -231,7 +234,9 @@ def named(text: str) -> Iterator[Find]:
     yield from _values_behind(_NAME, text)
     yield from _values_behind(_ENTRY, text)
     for find in _values_behind(_NEXT_LINE, text):
-        if has_letter_and_digit(text[find.start : find.end]):  # else it may be the next sentence
+        value = text[find.start : find.end]
+        is_alone = _LINE_END.match(text, find.end) is not None and "(" not in value
+        if is_alone and has_letter_and_digit(value) and find.name.lower() not in _LISTS:  # else the next sentence
             yield find
     yield from _values_behind(_OPTION, text)
     yield from _contents(_ELEMENT, text)

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 from urllib.parse import quote, quote_plus
 
 from pydantic import JsonValue
@@ -18,7 +18,7 @@ from dreamgym.redaction import forms, pairs, personal
 from dreamgym.redaction.encodings import Unescaped, redact_blobs
 from dreamgym.redaction.find import Find
 from dreamgym.redaction.linear import compiled
-from dreamgym.redaction.names import has_letter_and_digit, holds_secret, is_secret_name, may_be_secret_name
+from dreamgym.redaction.names import has_letter_and_digit, holds_secret, is_dense, is_secret_name, may_be_secret_name
 from dreamgym.redaction.placeholder import MARK, Placeholders, load_key
 from dreamgym.redaction.rules import RedactionRules
 from dreamgym.redaction.tables import columns, under
@@ -55,6 +55,9 @@ _NAMES = (
 _VALUES = ("value", "content", "text", "data", "val", "parametervalue")
 _WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
 """A name of words, such as that of a column."""
+_COLUMN = re.compile(r"[A-Za-z][\w .-]{0,40}")
+_FIRST_COLUMNS = frozenset({"id", "name", "user", "username", "login", "account", "email", "mail", "host", "service"})
+"""Names of the first column in tables of two, which would otherwise be lists of names and values."""
 MAX_ENCODED = 4
 """Number of encodings inside each other that are opened. Each can be read in two ways, so each doubles the time."""
 MAX_REMEMBERED = 2000
@@ -181,7 +184,7 @@ class Redactor:
         Two words alone are two names, such as those of required arguments, unless the list is one of pairs.
         """
         pairs = bool(items) and all(isinstance(one, list) and len(one) == 2 for one in items)
-        if (names := self._heading_of(items)) is not None and not (pairs and self._is_secret(names[0], "")):
+        if (names := self._heading_of(items)) is not None:
             return [self._value(items[0]), *(self._row(names, row) for row in items[1:])]
         redacted: list[JsonValue] = []
         for at, item in enumerate(items):
@@ -209,14 +212,15 @@ class Redactor:
             (item for item in value.values() if isinstance(item, list) and self._names_a_secret(_column_names(item))),
             None,
         )
+        columns = [] if heading is None else _column_names(heading)
         redacted: list[tuple[str, JsonValue]] = []
         for name, item in value.items():
             if entry is not None and (
                 name.lower() == "value" or (name.lower() in _VALUES and isinstance(item, str) and " " not in item)
             ):
                 clean = self._field(entry, item)
-            elif heading is not None and item is not heading and isinstance(item, list):
-                clean = [self._row(_column_names(heading), row) for row in item]
+            elif columns and item is not heading and _is_table(item):
+                clean = [self._row(columns, row) for row in item]
             elif name in _LISTED and isinstance(item, list) and _is_schema(value):
                 clean = [self._value(one) for one in item]
             else:
@@ -225,12 +229,19 @@ class Redactor:
         return _named_apart(redacted)
 
     def _heading_of(self, rows: list[JsonValue]) -> list[str] | None:
-        """The names in the first of several rows, if one is a secret's; None for a list that is no such table."""
-        if len(rows) < 2 or not all(isinstance(row, list) for row in rows):
+        """The names in the first of several rows, if one is a secret's; None for a list that is no such table.
+
+        Lists of options are no tables, and neither are pairs, unless the first name is that of a usual first column.
+        """
+        if len(rows) < 2 or not _is_table(rows):
             return None
-        names = rows[0] if isinstance(rows[0], list) else []
-        is_heading = all(isinstance(name, str) for name in names)
-        return [str(name) for name in names] if is_heading and self._names_a_secret(map(str, names)) else None
+        names = [cell for cell in rows[0] if isinstance(cell, str) and _COLUMN.fullmatch(cell)]
+        if len(names) != len(rows[0]) or not self._names_a_secret(names):
+            return None
+        if len(names) < 3 and names[0].lower() not in _FIRST_COLUMNS and len(names) != 1:
+            return None
+        has_options = any(isinstance(cell, str) and cell.startswith("-") for row in rows for cell in row)
+        return None if has_options else names
 
     def _names_a_secret(self, names: Iterable[str]) -> bool:
         return any(self._is_secret(name, "") for name in names)
@@ -265,7 +276,7 @@ class Redactor:
             if isinstance(value, list) and may_be_secret_name(name):
                 return [self._field(name, one) if isinstance(one, str) else self._value(one) for one in value]
             if isinstance(value, dict) and may_be_secret_name(name) and not _is_schema(value):
-                told = {key: one for key, one in value.items() if isinstance(one, str) and self._is_secret(name, one)}
+                told = {key: one for key, one in value.items() if isinstance(one, str) and is_dense(one)}
                 value = {**value, **{key: self._field(name, one) for key, one in told.items()}}
             return self._value(value)
         if isinstance(value, list):
@@ -435,6 +446,10 @@ def _named_apart(fields: Iterable[tuple[str, JsonValue]]) -> JsonObject:
             own = f"{name} {taken[name]}"
         found[own] = value
     return found
+
+
+def _is_table(value: JsonValue) -> TypeGuard[list[list[JsonValue]]]:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, list) for row in value)
 
 
 def _column_names(columns: list[JsonValue]) -> list[str]:

@@ -27,7 +27,7 @@ from dreamgym.views.reads import reading_tools
 from dreamgym.views.replaced import replacements
 from dreamgym.views.rules import Moment, Rules, ViewChange
 from dreamgym.views.session import Call, Relation, bindings_of, blamed_in, calls_of, mentions, relation_of
-from dreamgym.views.sql import FROM, QUERIES, KnownDatabase, database_of, rows_in
+from dreamgym.views.sql import QUERIES, KnownDatabase, database_of, rows_in
 from dreamgym.views.together import told_apart
 
 FOLDS = 12
@@ -163,24 +163,24 @@ def _database(episodes: Sequence[Session], rules: Rules) -> KnownDatabase | None
     return database and replace(database, harmless=_harmless(episodes, database))
 
 
-def _harmless(episodes: Sequence[Session], database: KnownDatabase) -> frozenset[str]:
-    """Tools that write without SQL, and after which recorded queries show the tables as if nothing had changed."""
+def _harmless(episodes: Sequence[Session], database: KnownDatabase) -> dict[str, frozenset[str]]:
+    """Tools that write without SQL, and the tables that recorded queries after them show as if nothing had changed."""
     beside = {call.action.name for one in episodes for call in one.calls if call.changes} - database.arguments.keys()
-    trusting = replace(database, harmless=frozenset(beside))
-    right: set[str] = set()
-    wrong: set[str] = set()
+    trusting = replace(database, harmless=dict.fromkeys(beside, database.tables))
+    right: dict[str, set[str]] = defaultdict(set)
+    wrong: dict[str, set[str]] = defaultdict(set)
     for episode in episodes if beside else ():
         written: list[ToolCall] = []
         for call in episode.calls:
             others = {one.name for one in written} & beside
-            is_query = database.kind(call.action) in QUERIES and FROM.search(database.statement(call.action) or "")
-            if others and is_query and call.view is not None and not call.view.is_refusal:
+            if others and call.view is not None and not call.view.is_refusal and database.kind(call.action) in QUERIES:
                 rows = trusting.bindings(written, call.action)[1].get(("sql", "rows"))
-                if rows is not None:
-                    (right if rows == rows_in(call.view.value) else wrong).update(others)
+                for tool in others if rows is not None else ():
+                    is_right = rows == rows_in(call.view.value)
+                    (right if is_right else wrong)[tool] |= database.tables_read(call.action)
             if call.changes:
                 written.append(call.action)
-    return frozenset(right - wrong)
+    return {tool: frozenset(tables - wrong[tool]) for tool, tables in right.items()}
 
 
 def _cells(episodes: Sequence[Session], rules: Rules) -> KnownCells | None:

@@ -28,11 +28,9 @@ STATEMENT = re.compile(
 )
 HARMLESS = re.compile(r"\s*(?:explain|show|describe|desc)\b|\s*$", re.IGNORECASE)
 """What changes no table although it is no statement that is read here."""
-SCHEMA = frozenset({"sqlite_master", "sqlite_schema", "sqlite_sequence"})
+SCHEMA = frozenset({"sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_temp_schema", "sqlite_sequence"})
 """Tables about the tables, of which ours have other content than the server's."""
 SORTED = re.compile(r"\border\s+by\b", re.IGNORECASE)
-BY_ORDER = re.compile(r"\b(?:limit\b|group_concat\s*\()", re.IGNORECASE)
-"""Matches what makes even a single row depend on the order of the others."""
 ORDER = r"\s+order\s+by\s+\w+(?:\s+(?:asc|desc))?(?:\s*,\s*\w+(?:\s+(?:asc|desc))?)*"
 WHOLE = re.compile(rf"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?(?:{ORDER})?", re.IGNORECASE)
 SOME = re.compile(r"select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s+where\s[^;]*", re.IGNORECASE)
@@ -56,7 +54,6 @@ TOLD = re.compile(
 )
 """Matches a database's message about a wrong statement. Any other message comes from a limit of ours."""
 QUERIES = frozenset({"select", "with", "values"})
-FROM = re.compile(r"\bfrom\b", re.IGNORECASE)
 WRITES = re.compile(r"\s*with\b.*\b(?:insert|update|delete|replace)\b", re.IGNORECASE | re.DOTALL)
 """A statement that begins like a query and may write."""
 WORK = 200_000
@@ -114,8 +111,8 @@ class KnownDatabase:
     arguments: Mapping[str, str]
     tables: Mapping[str, KnownTable] = field(default_factory=dict)
     """In the order in which the server lists them."""
-    harmless: frozenset[str] = frozenset()
-    """Tools without SQL that write, and after which recorded queries show that no table has changed."""
+    harmless: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Tools without SQL that write, and the tables of which recorded queries show that they do not change them."""
 
     def statement(self, action: ToolCall) -> str | None:
         """The SQL of a call; None if it has none."""
@@ -143,25 +140,10 @@ class KnownDatabase:
             unknown content; empty for a call without SQL. The bindings contain only what is known.
         """
         found: dict[ValueName, JsonValue] = {}
+        written = list(written)
         try:
-            with closing(self._opened()) as opened:
-                unknown = {name for name, table in self.tables.items() if not table.is_complete}
-                shrunk: set[str] = set()
-                for call in written:
-                    statement = self.statement(call)
-                    if statement is None and not self._is_harmless(call):
-                        unknown |= self.tables.keys()  # such as TRUNCATE, or a transaction that may be taken back
-                    if statement is not None and (self.kind(call) not in QUERIES or WRITES.match(statement)):
-                        before = self._last_keys(opened)
-                        said = _run(opened, statement)
-                        if said.error is not None or unknown & said.read or UNSURE.search(statement):
-                            unknown |= said.written
-                        after = self._last_keys(opened)
-                        # the number of a deleted row may be given again, or never: that is not known
-                        unknown |= {name for name in shrunk if after[name] > before[name]}
-                        shrunk |= {name for name in before if after[name] < before[name]}
-                        unknown |= {name for name, table in self.tables.items() if table.is_view} - said.written
-                        unknown |= {one for one in said.written & self.tables.keys() if self._has_gaps(opened, one)}
+            opened, unknown = self._after(written)
+            with closing(opened):
                 statement = self.statement(action)
                 if statement is None:
                     vague = {name for name, table in self.tables.items() if not table.is_described}
@@ -177,8 +159,7 @@ class KnownDatabase:
                 # a change is right only if all rows of the table are known
                 if (unknown | SCHEMA) & (said.read | said.written) or UNSURE.search(statement):
                     return f"{kind}{UNKNOWN}", {}
-                is_in_order = len(said.rows) < 2 and not BY_ORDER.search(statement)
-                if not is_in_order and not SORTED.search(statement) and not self._are_ordered(said.read):
+                if self._depends_on_order(written, statement, said):
                     return f"{kind}{UNKNOWN}", {}
                 found["sql", "rows"] = said.rows
                 found["sql", "count"] = said.count
@@ -187,14 +168,54 @@ class KnownDatabase:
         except sqlite3.Error:
             return f"{self.kind(action)}{UNKNOWN}", {}
 
-    def _is_harmless(self, call: ToolCall) -> bool:
-        """True if a call without a statement that is read here changes no table."""
-        if call.name in self.arguments:
-            return HARMLESS.match(self._text(call)) is not None
-        return call.name in self.harmless
+    def tables_read(self, action: ToolCall) -> frozenset[str]:
+        """The tables that the SQL of a call reads, at the start of a session."""
+        try:
+            with closing(self._opened()) as opened:
+                return _run(opened, self.statement(action) or "").read & self.tables.keys()
+        except sqlite3.Error:
+            return frozenset()
 
-    def _are_ordered(self, read: Iterable[str]) -> bool:
-        return all(self.tables[name].is_ordered for name in read if name in self.tables)
+    def _after(self, written: Iterable[ToolCall], *, backwards: bool = False) -> tuple[sqlite3.Connection, set[str]]:
+        """The database after the calls of a session, and the tables whose content is not known then.
+
+        With `backwards`, the rows of tables in an unknown order are in the reverse of ours.
+        """
+        opened = self._opened(backwards=backwards)
+        unknown = {name for name, table in self.tables.items() if not table.is_complete}
+        shrunk: set[str] = set()
+        for call in written:
+            statement = self.statement(call)
+            if statement is None:
+                unknown |= self.tables.keys() - self._spared(call)
+                continue
+            if self.kind(call) in QUERIES and not WRITES.match(statement):
+                continue
+            before = self._last_keys(opened)
+            said = _run(opened, statement)
+            if said.error is not None or unknown & said.read or UNSURE.search(statement):
+                unknown |= said.written
+            after = self._last_keys(opened)
+            # the number of a deleted row may be given again, or never: that is not known
+            unknown |= {name for name in shrunk if after[name] > before[name]}
+            shrunk |= {name for name in before if after[name] < before[name]}
+            unknown |= {name for name, table in self.tables.items() if table.is_view} - said.written
+            unknown |= {one for one in said.written & self.tables.keys() if self._has_gaps(opened, one)}
+        return opened, unknown
+
+    def _depends_on_order(self, written: Sequence[ToolCall], statement: str, said: _Said) -> bool:
+        """True if an answer is another one when the rows of tables in an unknown order are in another order."""
+        if all(self.tables[name].is_ordered for name in said.read & self.tables.keys()):
+            return False
+        with closing(self._after(written, backwards=True)[0]) as other:
+            return _run(other, statement).rows != said.rows
+
+    def _spared(self, call: ToolCall) -> Collection[str]:
+        """The tables that a call without a statement that is read here does not change."""
+        if call.name not in self.arguments:
+            return self.harmless.get(call.name, ())
+        # others are such as TRUNCATE, or a transaction that may be taken back
+        return self.tables.keys() if HARMLESS.match(self._text(call)) else ()
 
     def _last_keys(self, opened: sqlite3.Connection) -> dict[str, int]:
         """The largest integer key of each table that has one; 0 for an empty table."""
@@ -215,7 +236,7 @@ class KnownDatabase:
         gaps = " OR ".join(f"{column} IS NULL" for column in always)
         return opened.execute(f"SELECT 1 FROM {_quoted(name)} WHERE {gaps}").fetchone() is not None
 
-    def _opened(self) -> sqlite3.Connection:
+    def _opened(self, *, backwards: bool = False) -> sqlite3.Connection:
         opened = sqlite3.connect(":memory:", isolation_level=None)
         opened.execute(f"PRAGMA max_page_count = {PAGES}")
         opened.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH)
@@ -224,7 +245,7 @@ class KnownDatabase:
         opened.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMNS)
         for name, table in self.tables.items():
             opened.execute(_definition(name, table))
-            for row in table.rows:
+            for row in reversed(table.rows) if backwards and not table.is_ordered else table.rows:
                 names = ", ".join(map(_quoted, row))
                 marks = ", ".join("?" for _ in row)
                 opened.execute(f"INSERT INTO {_quoted(name)} ({names}) VALUES ({marks})", list(row.values()))

@@ -320,7 +320,7 @@ async def test_before_the_first_reset_there_are_no_tools_and_no_steps() -> None:
         ({"command": ["a"], "url": "http://b"}, "expected either a command or a url"),
         ({"timeout_s": 3}, "expected either a command or a url"),
         ({"url": "ftp://b"}, "expected an http:// or https:// url"),
-        ({"command": ["a"], "environment": {"A": "b"}}, "environment: Extra inputs"),
+        ({"command": ["a"], "environment": {"A": "b"}}, "environment: unknown key"),
         ({"command": ["a"], "timeout_s": 0}, "timeout_s: Input should be greater than 0"),
     ],
 )

@@ -220,6 +220,7 @@ def test_a_budget_counts_the_listed_price_of_a_long_prompt(monkeypatch: pytest.M
         ("gpt-4.1", "OPENAI_BASE_URL"),
         ("openrouter/openai/gpt-4.1", "OPENROUTER_API_BASE"),
         ("litellm:openai/gpt-4.1", "OPENAI_API_BASE"),
+        ("litellm:anthropic/claude-sonnet-4-20250514", "ANTHROPIC_API_BASE"),
     ],
 )
 def test_a_listed_price_does_not_count_at_another_address(

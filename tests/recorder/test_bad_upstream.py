@@ -300,10 +300,12 @@ async def test_over_stdio_a_message_with_half_an_emoji_is_refused_with_its_id_an
     url = f"http://127.0.0.1:{free_port()}/mcp"
     async with raw_stdio(record(tmp_path, "--upstream", url)) as server:
         halved = await server.ask(call("count", 7, text="\ud83d"))
+        nameless = await server.ask({**call("count", 7), "id": "\ud83d"})
         long = await server.ask(call("count", 8, text="a" * 8_000_000))
         await server.leave()
     assert halved["id"] == 7
     assert "half of a surrogate pair" in halved["error"]["message"]
+    assert nameless["id"] is None
     assert long["id"] == 8
 
 

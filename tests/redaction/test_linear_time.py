@@ -75,6 +75,9 @@ PIECES = (
         "REDACTED-",
         "<a value='b' ",
         'a,password\n"\n',
+        "password:\n a1\n",
+        "name: password\nvalue: a1\n",
+        "['password'] = 'a1",
         "(a, password) values (b('c'), (",
     ),
 )

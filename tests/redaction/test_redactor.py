@@ -234,6 +234,13 @@ def test_a_name_that_only_sounds_like_a_secret_keeps_its_value(field: str) -> No
     "value",
     [
         {"tokens": {"model": "gpt-4", "prompt": "12", "kind": "total"}},
+        {
+            "license": {"key": "apache-2.0", "url": "https://api.github.com/licenses/apache-2.0"},
+            "topics": ["apache-2.0"],
+        },
+        {"session": {"id": "talk-0042", "startTime": "2024-05-01T10:00:00Z"}, "pin": {"zip": "94107"}},
+        {"form": [["grant_type", "password"], ["username", "ann"], ["scope", "read"]]},
+        {"form": [["response_type", "token"], ["client_id", "web"], ["redirect_uri", "https://web.example.org"]]},
         {"values": [["Name", "Mark"], ["Ann", "A1"], ["Bob", "B2"]]},
         {"rows": [["token"], "none"]},
     ],
@@ -466,6 +473,9 @@ def test_a_password_at_the_end_of_a_sentence_has_the_same_placeholder_as_in_a_fi
         {"values": [["user", "password"], ["ann", "hunter2pass"], ["bob", "hunter2pass"]]},
         {"columns": [{"name": "user"}, {"name": "password"}], "rows": [["ann", "hunter2pass"]]},
         {"columns": ["password"], "rows": [["hunter2pass"]]},
+        {"env": [{"name": "DB_PASSWORD", "valueFrom": {}}], "args": ["--password", "hunter2pass"]},
+        {"fields": ["password"], "passwords": ["hunter2pass"]},
+        {"runs": [["gh", "secret", "list", "--env"], ["mysql", "-h", "--password", "hunter2pass"]]},
         {"tokens": {"prod": "hunter2passAnd4More"}},
     ],
 )

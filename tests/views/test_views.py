@@ -535,6 +535,10 @@ def test_a_write_beside_sql_makes_the_tables_unknown_unless_queries_show_that_it
     count = ("read_query", {"query": "SELECT count(*) AS n FROM port"})
     assert played(rules, count, before=[("append_note", {"text": "soon"})]) == ['[{"n": 2}]']
     assert played(rules, count, before=[("remove_port", {"code": "BER"})]) == [None]
+    other = ("read_query", {"query": "SELECT * FROM city"}, [{"name": "Oslo"}])
+    apart = learned([whole], [other], [("remove_port", {"code": "OSL"}, "Removed OSL."), other])
+    cities = ("read_query", {"query": "SELECT count(*) AS n FROM city"})
+    assert played(apart, cities, count, before=[("remove_port", {"code": "BER"})]) == ['[{"n": 1}]', None]
 
 
 def test_rows_are_given_in_the_recorded_order_and_not_at_all_if_it_is_unknown() -> None:
@@ -550,7 +554,13 @@ def test_rows_are_given_in_the_recorded_order_and_not_at_all_if_it_is_unknown() 
     plain = learned([("read_query", {"query": "SELECT * FROM port"}, list(told)), in_order, example])
     assert played(plain, some, first) == [json.dumps(told), json.dumps(told[:1])]
     by_code = ("read_query", {"query": "SELECT * FROM port ORDER BY code"}, [{"code": "BER"}, {"code": "OSL"}])
-    assert played(learned([by_code], [(*example[:2], [*by_code[2]])]), some, first) == [None, None]
+    sorted_alone = learned([by_code], [(*example[:2], [*by_code[2]])])
+    assert played(sorted_alone, some, first) == [None, None]
+    packed = ("read_query", {"query": "SELECT json_group_array(code) AS c FROM port"})
+    inner = ("read_query", {"query": "SELECT (SELECT code FROM port) AS c"})
+    tied = ("read_query", {"query": "SELECT code FROM port ORDER BY code <> 'x'"})
+    newest = ("read_query", {"query": "SELECT code FROM port ORDER BY code DESC LIMIT 1"})
+    assert played(sorted_alone, packed, inner, tied, newest) == [None, None, None, '[{"code": "OSL"}]']
 
 
 def test_questions_about_the_schema_are_not_answered_from_our_own() -> None:

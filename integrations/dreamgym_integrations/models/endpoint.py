@@ -386,7 +386,7 @@ class Endpoint:
         """
         began = asyncio.get_running_loop().time()
         characters = sum(len(str(message["content"])) for message in request["messages"])
-        retries, own, reason, failed_at = 0, 0, "took too long", began
+        retries, own, reason, failed_at = 0, 0, "took too long", -math.inf
         while True:
             has_answered = self.limiter.answered_at > -math.inf
             try:
@@ -402,9 +402,11 @@ class Endpoint:
                 raise
             except Busy as busy:
                 reason = str(busy)
-                own += isinstance(busy, TooSlow | Dropped) and self.limiter.answered_at > failed_at
-                failed_at = asyncio.get_running_loop().time()
-                if await self._hold_back(name, busy, turn, has_answered=has_answered, retries=retries, own=own):
+                since = failed_at if failed_at > -math.inf else turn.sent_at
+                is_own = isinstance(busy, TooSlow | Dropped) and self.limiter.answered_at > since
+                own, failed_at = own + is_own, asyncio.get_running_loop().time()
+                times = own if is_own else 0
+                if await self._hold_back(name, busy, turn, has_answered=has_answered, retries=retries, own=times):
                     retries += 1
             except (Broken, Unreadable) as failure:
                 if retries == RETRIES and isinstance(failure, Broken) and not (is_simplest and has_answered):
@@ -434,7 +436,8 @@ class Endpoint:
             turn: the turn of the request.
             has_answered: True if it has answered any question.
             retries: number of RETRIES that were made.
-            own: number of failures of this question that seem to be its own, since others were answered meanwhile.
+            own: number of failures of this question that seem to be its own, since others were answered meanwhile; 0 if
+                this one does not.
 
         Returns:
             True if the next request is one of the RETRIES; False if it may be repeated as long as patience lasts.

@@ -171,9 +171,10 @@ def _unusable(line: bytes) -> JSONRPCError:
     """The error for a line that cannot be sent to the server, with the id of the request if it can be read."""
     try:
         asked = json.loads(line)
+        named = asked.get("id") if isinstance(asked, dict) else None
+        str(named).encode()  # half of a surrogate pair could not be sent back
     except (ValueError, RecursionError):
-        asked = None
-    named = asked.get("id") if isinstance(asked, dict) else None
+        named = None
     if isinstance(named, int | str) and not isinstance(named, bool):
         said = "the message cannot be sent over HTTP: it is no JSON-RPC request, or has half of a surrogate pair"
         error: dict[str, Any] = {"code": -32600, "message": said}

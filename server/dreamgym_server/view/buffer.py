@@ -22,7 +22,7 @@ from dreamgym_server.view.shown import cut, shown_recorded
 
 NEAR = 12
 """Number of recorded steps most like a call that are shown."""
-CHOSEN_AMONG = 60
+CHOSEN_AMONG = 40
 """Number of steps most like a call among which those that meet the conditions are chosen."""
 
 
