@@ -117,6 +117,8 @@ def test_a_refusal_is_recognised_by_its_one_sentence() -> None:
     assert not is_refusal("This room is called the kitchen. In it, you see: \n\ta door is not here.")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 async def test_the_same_world_looks_the_same_in_every_machine() -> None:
     commands = ["teleport to art studio", "look around", "teleport to kitchen", "look around"]
     kind = "chemistry-mix-paint-secondary-color"
@@ -255,6 +257,8 @@ def test_options_are_checked_by_name() -> None:
         scienceworld({}).tasks("x")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 async def test_bad_play_is_worse_than_the_expert_and_contains_refusals_and_failures() -> None:
     tasks = [t for t in scienceworld({}).tasks("train") if t.metadata["task"] in QUICK[:3]][:6]
     episodes = [episode for seed in (0, 1) for episode in await played("random", tasks, seed)]

@@ -59,6 +59,7 @@ async def test_a_view_and_a_query_do_not_cost_what_reading_their_cost_takes() ->
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "measured",
     [
@@ -78,6 +79,7 @@ async def test_a_benchmark_leaves_nothing_in_the_store(measured: str, dsn: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_fewer_calls_than_rounds_are_measured_once_a_round() -> None:
     command = [sys.executable, str(BENCHMARKS / "recorder_overhead.py"), "--calls=1", "--rounds=2"]
     done = subprocess.run([*command, "--only=no-op stdio/stdio"], capture_output=True, text=True, check=True)

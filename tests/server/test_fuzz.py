@@ -29,7 +29,7 @@ def endured(**counts: int) -> None:
 
 @pytest.mark.slow
 def test_a_server_endures_a_short_campaign() -> None:
-    endured(requests=50, sessions=10)
+    endured(requests=20, sessions=4)
 
 
 @pytest.mark.slow
