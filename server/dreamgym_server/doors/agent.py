@@ -141,8 +141,7 @@ class AgentDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find the episode of the request, then answer a tool call, or let the SDK handle the protocol."""
         # httptools keeps the blanks after a value, which do not belong to it
-        scope["headers"] = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
-        given = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        given = [(name.decode("latin-1"), value.decode("latin-1").rstrip(" \t")) for name, value in scope["headers"]]
         path, headers = scope["path_params"], dict(reversed(given))  # the first header of a name counts
         env = self._episodes.world(path["env"]).spec.name
         named = scope.get("dreamgym.episode") or path.get("episode") or headers.get(EPISODE_HEADER)
@@ -174,6 +173,7 @@ class AgentDoor:
             await (await self._answer_plainly(visit, call))(scope, receive, answer)
             return
         scope["dreamgym.visit"] = visit
+        scope["headers"] = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in given]
         _schemas.set(self._schemas_of[env])
         unread: list[Message] = [whole]
 
