@@ -59,9 +59,14 @@ class FieldFault(NamedTuple):
 
 
 class Schema:
-    """A compiled JSON Schema. Raises InvalidInput if the schema cannot be used."""
+    """A compiled JSON Schema. Raises InvalidInput if the schema cannot be used.
 
-    def __init__(self, schema: JsonValue) -> None:
+    Args:
+        schema: the schema.
+        redacted: a redacted text may have another form than the schema demands, since the original had another one.
+    """
+
+    def __init__(self, schema: JsonValue, *, redacted: bool = False) -> None:
         if not isinstance(schema, dict | bool):
             raise InvalidInput(f"expected a JSON Schema, which is an object or a boolean, got {schema!r:.200}")
         if isinstance(schema, dict) and not isinstance(dialect := schema.get("$schema", ""), str):
@@ -77,7 +82,9 @@ class Schema:
         keywords = {**kind.VALIDATORS, **_BOUNDED}
         if "unevaluatedProperties" in keywords and '"patternProperties"' in json.dumps(schema):
             keywords["unevaluatedProperties"] = _unevaluated_properties
-        bounded: Any = jsonschema.validators.extend(kind, {name: _counted(name, one) for name, one in keywords.items()})
+        lenient = _OF_FORM if redacted else frozenset()
+        counted = {name: _counted(one, is_lenient=name in lenient) for name, one in keywords.items()}
+        bounded: Any = jsonschema.validators.extend(kind, counted)
         bounded.evolve = attrs.evolve  # the library's own leaves our keywords for those of a `$schema` in a part
         self._validator: jsonschema.protocols.Validator = bounded(schema, registry=referencing.Registry())
         self._test = _tested(schema)
@@ -210,19 +217,19 @@ def _types(schema: object) -> str:
     return "|".join(sorted(types)) or "any"
 
 
-def schema_of(schema: JsonValue) -> Schema:
-    """The compiled schema, cached. Raises InvalidInput if it cannot be used."""
-    return _compiled(json.dumps(schema))
+def schema_of(schema: JsonValue, *, redacted: bool = False) -> Schema:
+    """The compiled schema, cached. Raises InvalidInput if it cannot be used. For `redacted` see Schema."""
+    return _compiled(json.dumps(schema), redacted=redacted)
 
 
-def fault_under(schema: JsonValue, value: JsonValue) -> str | None:
+def fault_under(schema: JsonValue, value: JsonValue, *, redacted: bool = False) -> str | None:
     """The first fault of a value under a schema; None if it is valid. Raises InvalidInput for an unusable schema."""
-    return schema_of(schema).fault(value)
+    return schema_of(schema, redacted=redacted).fault(value)
 
 
 @lru_cache(maxsize=1024)
-def _compiled(text: str) -> Schema:
-    return Schema(json.loads(text))
+def _compiled(text: str, *, redacted: bool) -> Schema:
+    return Schema(json.loads(text), redacted=redacted)
 
 
 Test = Callable[[JsonValue], bool]
@@ -398,18 +405,20 @@ def _parts(value: JsonValue) -> int:
     return 1 + sum(map(_parts, inner))
 
 
-_OF_FORM = {"pattern", "minLength", "maxLength"}
-"""Keywords on the form of a text. A redacted text had another one, so they allow it."""
+_OF_FORM = frozenset({"pattern", "minLength", "maxLength"})
+"""Keywords on the form of a text."""
 
 
-def _counted(name: str, keyword: Keyword) -> Keyword:
-    """A keyword that raises InvalidInput if too many keywords were evaluated for one value."""
-    is_of_form = name in _OF_FORM
+def _counted(keyword: Keyword, *, is_lenient: bool) -> Keyword:
+    """A keyword that raises InvalidInput if too many keywords were evaluated for one value.
+
+    If it is lenient, it allows every text with a placeholder.
+    """
 
     def evaluate(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterable[jsonschema.ValidationError]:
         if next(_steps_left.get(), None) is None:
             raise InvalidInput("not a usable JSON Schema: it takes too many steps to check one value")
-        if is_of_form and isinstance(value, str) and MARK.search(value):
+        if is_lenient and isinstance(value, str) and MARK.search(value):
             return ()
         return keyword(validator, wanted, value, schema) or ()
 

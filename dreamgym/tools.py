@@ -42,7 +42,7 @@ class Tools:
         for tool in spec.tools:
             name = str(tool["name"])
             try:
-                self._inputs[name] = schema_of(tool.get("inputSchema", {}))
+                self._inputs[name] = schema_of(tool.get("inputSchema", {}), redacted=True)
                 if isinstance(tool.get("outputSchema"), dict):
                     self._outputs[name] = schema_of(tool["outputSchema"])
             except InvalidInput as error:
@@ -106,14 +106,14 @@ def is_forbidden(spec: EnvironmentSpec, action: ToolCall) -> bool:
     for definition in spec.tools:
         if definition["name"] == action.name:
             schema = definition.get("inputSchema")
-            return isinstance(schema, dict) and known_fault(schema, action.arguments) is not None
+            return isinstance(schema, dict) and known_fault(schema, action.arguments, redacted=True) is not None
     return True
 
 
-def known_fault(schema: JsonObject, value: JsonValue) -> str | None:
+def known_fault(schema: JsonObject, value: JsonValue, *, redacted: bool = False) -> str | None:
     """The fault of a value; None also if the schema cannot be evaluated for it, since the real server could."""
     try:
-        return fault_under(schema, value)
+        return fault_under(schema, value, redacted=redacted)
     except InvalidInput:
         return None
 

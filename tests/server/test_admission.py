@@ -20,7 +20,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.testing.replay import sample_trajectory
-from dreamgym.tools import MAX_ARGUMENT_BYTES
+from dreamgym.tools import MAX_ARGUMENT_BYTES, Tools
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall, Transition
 
 pytestmark = pytest.mark.anyio
@@ -133,7 +133,7 @@ async def test_the_schemas_of_a_dream_check_the_call_and_not_its_placeholders(st
         "password": {"type": "string", "maxLength": 20},
         "otp": {"type": "string", "pattern": "^[0-9]{6}$"},
     }
-    told: JsonObject = {"session_token": {"type": "string", "pattern": "^[0-9a-f]{32}$"}}
+    told: JsonObject = {"session_token": {"type": "string"}}
     tools: JsonObject = {
         "tools": [
             {
@@ -166,6 +166,15 @@ async def test_the_schemas_of_a_dream_check_the_call_and_not_its_placeholders(st
     longer = ToolCall(name="login", arguments={**typed, "password": "hunter22xyz" * 2})
     refused = await episodes.call("counter", made.id, longer, Someone())
     assert "is too long" in refused.text
+
+
+def test_an_answer_whose_placeholder_a_client_would_reject_is_not_given() -> None:
+    told: JsonObject = {"session_token": {"type": "string", "pattern": "^[0-9a-f]{32}$"}}
+    tool: JsonObject = {"name": "login", "inputSchema": {}, "outputSchema": {"type": "object", "properties": told}}
+    answer: JsonObject = {"session_token": "REDACTED-SESSION-TOKEN-apgpcpjh"}
+    result = StepResult(observation=json.dumps(answer), info={"structured": answer})
+    tools = Tools(counter_spec(tools_list={"tools": [tool]}))
+    assert "does not match" in (tools.violation("login", result) or "")
 
 
 async def test_without_rules_nothing_is_redacted(stage: Stage) -> None:

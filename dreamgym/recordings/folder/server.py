@@ -154,7 +154,7 @@ def fault_words(
         before, _, after = (invalid or "{reason}").replace("{tool}", action.name).partition("{reason}")
         said = result.observation
         if said.startswith(before) and said.endswith(after) and len(said) > len(before) + len(after):
-            schema = schema_of(tools[action.name]["inputSchema"])
+            schema = schema_of(tools[action.name]["inputSchema"], redacted=True)
             refusals.append((schema, action, said[len(before) : len(said) - len(after)]))
     return learned(refusals)
 
@@ -214,6 +214,6 @@ def _fault(tool: JsonObject | None, action: ToolCall) -> str | None:
     if not isinstance(schema, dict):
         return None
     try:
-        return fault_under(schema, action.arguments)
+        return fault_under(schema, action.arguments, redacted=True)
     except InvalidInput:
         return None

@@ -125,7 +125,7 @@ def _differ(old: Mapping[str, JsonObject], new: Mapping[str, JsonObject], name: 
 
 def _fault(tool: JsonObject, schema: str, value: JsonValue) -> str | None:
     try:
-        return fault_under(tool.get(schema) or {}, value)
+        return fault_under(tool.get(schema) or {}, value, redacted=True)
     except InvalidInput:  # a schema that cannot be used forbids nothing
         return None
 

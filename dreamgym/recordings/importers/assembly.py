@@ -136,7 +136,7 @@ def _faults(trajectory: Trajectory, spec: EnvironmentSpec) -> dict[str, str]:
         if step.result.is_error or name in faults:
             continue
         with suppress(InvalidInput):  # a schema that cannot be used refuses nothing
-            if (fault := fault_under(schemas[name], step.action.arguments)) is not None:
+            if (fault := fault_under(schemas[name], step.action.arguments, redacted=True)) is not None:
                 faults[name] = fault
     return faults
 
