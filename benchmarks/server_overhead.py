@@ -7,14 +7,16 @@ Three more ways are shown: a step in process that is not stored; a step of a Loc
 server's sessions in this process without HTTP and protocol; and a step behind the same HTTP server with neither MCP nor
 our server code in between, which is the least that a call through this HTTP server costs.
 
-All ways take turns, round by round, and the figures are medians over the rounds. The clock runs while steps are taken,
-not while episodes are created. The server is a separate process, set up like `dreamgym-serve`. CPU is the time that the
+All ways take turns, round by round. The clock runs while steps are taken, not while episodes begin and end. How fast a
+process runs depends by a tenth on where its objects happen to lie in memory, so the rounds are played by several pairs
+of processes, and the figures are medians over these of the medians of their rounds. For the ratio that has an aim, the
+least and the greatest of the pairs are given too: between them lies the median of all pairs that there could be, with a
+probability of 98 % for seven. The server is a separate process, set up like `dreamgym-serve`. CPU is the time that the
 processes used, so other work on the machine affects it less than the waits. The CPU of PostgreSQL is read from /proc,
 so the database must be on this machine and serve nobody else meanwhile. What was stored is deleted afterwards.
-call_overhead.py compares a call with the plain
-server of the MCP SDK.
+call_overhead.py compares a call with the plain server of the MCP SDK.
 
-    python benchmarks/server_overhead.py --rounds 9
+    python benchmarks/server_overhead.py --pairs 7 --rounds 3
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ import asyncio
 import json
 import multiprocessing
 import os
-import platform
 import statistics
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -67,10 +70,19 @@ WORLDS = 100
 WORLD_STEPS = 20
 SAME = "in process"
 LOCAL = "in process, LocalEnvironment"
-BARE = "HTTP alone, bytes"
-WAYS = ("in process, not stored", SAME, LOCAL, BARE, "server, bytes", "server, RemoteEnvironment", "server, SDK client")
+WAYS = (
+    "in process, not stored",
+    SAME,
+    LOCAL,
+    "HTTP alone, bytes",
+    "server, bytes",
+    "server, RemoteEnvironment",
+    "server, SDK client",
+)
 
 Step = Callable[[ToolCall], Awaitable[object]]
+Key = tuple[str, int]
+"""A way, and how many episodes are played at once."""
 
 
 class ImmediateModel:
@@ -202,16 +214,11 @@ async def in_process(spec: EnvironmentSpec, store: Store, *, stored: bool) -> St
     return step
 
 
-async def by_local_environment(episodes: Episodes, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
-    """Begin an episode of the server's sessions in this process; return its step function."""
-    local = LocalEnvironment(episodes, spec.name)
-    stack.push_async_callback(local.close)
-    await local.reset(first_task(spec), seed=0)
-    return local.step
-
-
 class HttpAlone:
-    """Serve episodes of `in_process` below `/bare/`: a GET begins one, a POST is a step. The app serves the rest."""
+    """Serve episodes of `in_process` below `/bare/`: GET begins one, POST is a step, DELETE forgets it.
+
+    The app serves the rest.
+    """
 
     def __init__(self, app: ASGIApp, spec: EnvironmentSpec, store: Store) -> None:
         self._app = app
@@ -227,6 +234,8 @@ class HttpAlone:
         body = (await receive())["body"]
         if scope["method"] == "GET":
             self._steps[scope["path"]] = await in_process(self._spec, self._store, stored=True)
+        elif scope["method"] == "DELETE":
+            del self._steps[scope["path"]]
         else:
             params = json.loads(body)["params"]
             await self._steps[scope["path"]](ToolCall(name=params["name"], arguments=params["arguments"]))
@@ -236,15 +245,37 @@ class HttpAlone:
         await send({"type": "http.response.body", "body": said})
 
 
-async def sent_as_bytes(url: str, spec: EnvironmentSpec, stack: AsyncExitStack, *, bare: bool = False) -> Step:
-    """Begin an episode on the server; return its step function, which sends bytes with as little work as possible."""
-    if bare:
-        address = urlsplit(f"{url}/bare/{uuid.uuid4().hex}")
-        async with httpx.AsyncClient() as http:
-            await http.get(address.geturl())
-    else:
-        async with ControlClient(url) as control:
-            address = urlsplit((await control.create(spec.name, task=first_task(spec))).mcp_url)
+@dataclass(frozen=True)
+class Setting:
+    """What all ways of taking a step need."""
+
+    spec: EnvironmentSpec
+    store: Store
+    episodes: Episodes
+    """The episodes of LocalEnvironments."""
+    url: str
+    control: ControlClient
+    http: httpx.AsyncClient
+
+
+async def begun_alone(setting: Setting, stack: AsyncExitStack) -> str:
+    """Begin an episode of HttpAlone, which the stack forgets; return its URL."""
+    address = f"{setting.url}/bare/{uuid.uuid4().hex}"
+    (await setting.http.get(address)).raise_for_status()
+    stack.push_async_callback(setting.http.delete, address)
+    return address
+
+
+async def begun_on_server(setting: Setting, stack: AsyncExitStack) -> str:
+    """Begin an episode on the server, which the stack deletes; return its MCP URL."""
+    started = await setting.control.create(setting.spec.name, task=first_task(setting.spec))
+    stack.push_async_callback(setting.control.delete, setting.spec.name, started.episode)
+    return started.mcp_url
+
+
+async def sent_as_bytes(url: str, stack: AsyncExitStack) -> Step:
+    """The step function of the episode at this URL, which sends bytes with as little work as possible."""
+    address = urlsplit(url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     stack.callback(writer.close)
     head = (
@@ -271,19 +302,25 @@ async def sent_as_bytes(url: str, spec: EnvironmentSpec, stack: AsyncExitStack, 
     return step
 
 
-async def by_remote_environment(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
+async def by_local_environment(setting: Setting, stack: AsyncExitStack) -> Step:
+    """Begin an episode of the server's sessions in this process; return its step function."""
+    local = LocalEnvironment(setting.episodes, setting.spec.name)
+    stack.push_async_callback(local.close)
+    await local.reset(first_task(setting.spec), seed=0)
+    return local.step
+
+
+async def by_remote_environment(setting: Setting, stack: AsyncExitStack) -> Step:
     """Begin an episode on the server; return its step function, which uses our client."""
-    remote = RemoteEnvironment(url, spec.name)
+    remote = RemoteEnvironment(setting.url, setting.spec.name)
     stack.push_async_callback(remote.close)
-    await remote.reset(first_task(spec), seed=0)
+    await remote.reset(first_task(setting.spec), seed=0)
     return remote.step
 
 
-async def by_the_sdk(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
-    """Begin an episode on the server; return its step function, which uses the official SDK's client."""
-    async with ControlClient(url) as control:
-        started = await control.create(spec.name, task=first_task(spec))
-    client = await stack.enter_async_context(Client(started.mcp_url))
+async def by_the_sdk(url: str, stack: AsyncExitStack) -> Step:
+    """The step function of the episode at this URL, which uses the official SDK's client."""
+    client = await stack.enter_async_context(Client(url))
     await client.list_tools()
 
     async def step(action: ToolCall) -> None:
@@ -294,20 +331,20 @@ async def by_the_sdk(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> 
     return step
 
 
-async def opened(
-    way: str, url: str, spec: EnvironmentSpec, store: Store, episodes: Episodes, stack: AsyncExitStack
-) -> Step:
+async def opened(way: str, setting: Setting, stack: AsyncExitStack) -> Step:
     """Begin an episode; return its step function in this way."""
-    if way in {"server, bytes", BARE}:
-        return await sent_as_bytes(url, spec, stack, bare=way == BARE)
     match way:
+        case "in process, LocalEnvironment":
+            return await by_local_environment(setting, stack)
+        case "HTTP alone, bytes":
+            return await sent_as_bytes(await begun_alone(setting, stack), stack)
+        case "server, bytes":
+            return await sent_as_bytes(await begun_on_server(setting, stack), stack)
         case "server, RemoteEnvironment":
-            return await by_remote_environment(url, spec, stack)
+            return await by_remote_environment(setting, stack)
         case "server, SDK client":
-            return await by_the_sdk(url, spec, stack)
-    if way == LOCAL:
-        return await by_local_environment(episodes, spec, stack)
-    return await in_process(spec, store, stored=way == SAME)
+            return await by_the_sdk(await begun_on_server(setting, stack), stack)
+    return await in_process(setting.spec, setting.store, stored=way == SAME)
 
 
 async def timed(steps: list[Step], of_others: Callable[[], tuple[float, float]]) -> Try:
@@ -358,15 +395,21 @@ async def postmaster_of(store: Store) -> int:
     return int(Path(f"/proc/{backend}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
+def worlds(spec: EnvironmentSpec, store: Store) -> DreamWorlds:
+    """The dreams that are played. Their episodes are not kept, so nothing is archived while the clock runs."""
+    dreams = DreamWorlds(spec, ImmediateModel(), store.buffer)
+    dreams.keeps = False
+    return dreams
+
+
 def serve(dsn: str, env: str, encoder: str, pipe: Connection) -> None:
     """Run the server: send its URL, then its CPU seconds for each True that comes, until False comes."""
 
     async def until_told() -> None:
         store = await open_store(dsn, load_encoder(encoder))
         try:
-            world = DreamWorlds(house(env), ImmediateModel(), store.buffer)
             limits = Limits(open_episodes=1_000_000)
-            app = build([world], store.buffer, store.episodes, limits=limits)
+            app = build([worlds(house(env), store)], store.buffer, store.episodes, limits=limits)
             async with running(HttpAlone(app, house(env), store)) as url:
                 collect_rarely()
                 pipe.send(url)
@@ -385,6 +428,7 @@ async def server(dsn: str, env: str, encoder: str) -> AsyncIterator[tuple[str, C
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(dsn, env, encoder, there))
     process.start()
+    there.close()  # so that a server that does not start raises EOFError here, instead of an endless wait
 
     def cpu() -> float:
         here.send(True)
@@ -398,35 +442,36 @@ async def server(dsn: str, env: str, encoder: str) -> AsyncIterator[tuple[str, C
         await asyncio.to_thread(process.join, 30)
 
 
-async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str, int], list[Cost]]:
+async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[Key, list[Cost]]:
     """Measure the cost of every way at every number of episodes, round by round; the first round warms up."""
     spec = house(f"bench-{uuid.uuid4().hex[:8]}")
-    costs: dict[tuple[str, int], list[Cost]] = {(way, many): [] for many in CONCURRENT for way in WAYS}
+    costs: dict[Key, list[Cost]] = {(way, many): [] for many in CONCURRENT for way in WAYS}
     store = await open_store(dsn, load_encoder(encoder))
     try:
         await store.buffer.add(recorded(spec))
         postmaster = await postmaster_of(store)
-        collect_rarely()
-        world, limits = DreamWorlds(spec, ImmediateModel(), store.buffer), Limits(open_episodes=1_000_000)
-        episodes = Episodes({spec.name: world}, store.episodes, store.buffer, limits)
-        async with server(store.dsn, spec.name, encoder) as (url, server_cpu), episodes.running():
+        limits = Limits(open_episodes=1_000_000)
+        episodes = Episodes({spec.name: worlds(spec, store)}, store.episodes, store.buffer, limits)
+        async with AsyncExitStack() as running_here:
+            url, server_cpu = await running_here.enter_async_context(server(store.dsn, spec.name, encoder))
+            await running_here.enter_async_context(episodes.running())
+            control = await running_here.enter_async_context(ControlClient(url))
+            http = await running_here.enter_async_context(httpx.AsyncClient())
+            setting = Setting(spec, store, episodes, url, control, http)
+            collect_rarely()
 
             def of_others() -> tuple[float, float]:
                 return server_cpu(), database_cpu(postmaster)
 
             for number in range(rounds + 1):
                 for (way, many), found in costs.items():
-                    async with AsyncExitStack() as stack:
-                        # few episodes are played several times, because the ticks of /proc are 10 ms
-                        tries = []
-                        for _ in range(1 if number == 0 else max(1, 16 // many)):
-                            steps = [await opened(way, url, spec, store, episodes, stack) for _ in range(many)]
-                            tries.append(await timed(steps, of_others))
-                            await store.database.fetch(
-                                "DELETE FROM episodes WHERE body ->> 'env' = %(env)s", {"env": spec.name}
-                            )
-                        if number:
-                            found.append(cost_of(tries))
+                    # few episodes are played several times, because the ticks of /proc are 10 ms
+                    tries = [
+                        await one_try(way, many, setting, of_others)
+                        for _ in range(1 if number == 0 else max(1, 16 // many))
+                    ]
+                    if number:
+                        found.append(cost_of(tries))
     finally:
         with suppress(UnknownName):  # nothing was stored yet
             await forget(store.database, spec.name)
@@ -434,8 +479,35 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
     return costs
 
 
-def table(costs: dict[tuple[str, int], list[Cost]]) -> str:
-    """The medians as a Markdown table, with the ratios to the same step in process.
+async def one_try(way: str, many: int, setting: Setting, of_others: Callable[[], tuple[float, float]]) -> Try:
+    """Play some episodes at once, and delete them."""
+    async with AsyncExitStack() as stack:
+        steps = [await opened(way, setting, stack) for _ in range(many)]
+        tried = await timed(steps, of_others)
+    # those that are played without sessions are left
+    await setting.store.database.fetch(
+        "DELETE FROM episodes WHERE body ->> 'env' = %(env)s", {"env": setting.spec.name}
+    )
+    return tried
+
+
+def measured(rounds: int, encoder: str, dsn: str | None) -> dict[Key, list[Cost]]:
+    """`measure`, for a process of its own."""
+    return asyncio.run(measure(rounds, encoder, dsn))
+
+
+def medians(rounds: list[Cost]) -> Cost:
+    """The median of each cost over the rounds of one pair of processes."""
+    return Cost(*(statistics.median(getattr(one, field.name) for one in rounds) for field in fields(Cost)))
+
+
+def served_ms(cost: Cost) -> float:
+    """CPU of a step without the client's share."""
+    return cost.server_ms + cost.database_ms
+
+
+def table(pairs: list[dict[Key, Cost]]) -> str:
+    """The medians over all pairs of processes as a Markdown table, with the ratios to the same step in process.
 
     The last column has the ratio to the step of a LocalEnvironment, which does all of a server's work on a step.
     """
@@ -444,24 +516,27 @@ def table(costs: dict[tuple[str, int], list[Cost]]) -> str:
         "| wait, ratio | CPU, ratio | CPU without the client, ratio | the same, to LocalEnvironment |",
         f"{'|---' * 13}|",
     ]
-    for (way, many), rounds in costs.items():
-        same, local = costs[SAME, many], costs[LOCAL, many]
+    for way, many in pairs[0]:
+        here = [pair[way, many] for pair in pairs]
+        same, local = ([pair[base, many] for pair in pairs] for base in (SAME, LOCAL))
 
-        def of(name: str, rounds: list[Cost] = rounds) -> float:
-            return statistics.median(float(getattr(cost, name)) for cost in rounds)
+        def of(name: str, here: list[Cost] = here) -> float:
+            return statistics.median(float(getattr(cost, name)) for cost in here)
 
-        def ratio(value: Callable[[Cost], float], rounds: list[Cost] = rounds, same: list[Cost] = same) -> str:
-            ratios = [value(one) / base.cpu_ms for one, base in zip(rounds, same, strict=True)]
-            return f"{statistics.median(ratios):.2f}"
+        def ratios(value: Callable[[Cost], float], base: list[Cost], here: list[Cost] = here) -> list[float]:
+            return [value(one) / other.cpu_ms for one, other in zip(here, base, strict=True)]
 
-        waits = [one.median_ms / base.median_ms for one, base in zip(rounds, same, strict=True)]
-        served = "in process" not in way
-        without = ratio(lambda cost: cost.server_ms + cost.database_ms) if served else ""
-        to_local = ratio(lambda cost: cost.server_ms + cost.database_ms, same=local) if served else ""
+        waits = [one.median_ms / base.median_ms for one, base in zip(here, same, strict=True)]
+        without, to_local = ratios(served_ms, same), ratios(served_ms, local)
+        shown = (
+            f"{statistics.median(without):.2f} ({min(without):.2f} to {max(without):.2f}) "
+            f"| {statistics.median(to_local):.2f}"
+        )
         lines.append(
             f"| {way} | {many} | {of('median_ms'):.2f} | {of('p95_ms'):.2f} | {1000 / of('wall_ms'):,.0f} "
             f"| {of('client_ms'):.2f} | {of('server_ms'):.2f} | {of('database_ms'):.2f} | {of('cpu_ms'):.2f} "
-            f"| {statistics.median(waits):.2f} | {ratio(lambda cost: cost.cpu_ms)} | {without} | {to_local} |"
+            f"| {statistics.median(waits):.2f} | {statistics.median(ratios(lambda cost: cost.cpu_ms, same)):.2f} "
+            f"| {' | ' if 'in process' in way else shown} |"
         )
     return "\n".join(lines)
 
@@ -469,20 +544,19 @@ def table(costs: dict[tuple[str, int], list[Cost]]) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=7, help="pairs of processes, each a client and a server")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each pair")
     parser.add_argument("--encoder", default=TrigramEncoder.name)
     parser.add_argument("--dsn", default=os.environ.get("DREAMGYM_DSN"), help="default: the embedded PostgreSQL")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    costs = asyncio.run(measure(options.rounds, options.encoder, options.dsn))
-    if options.json:
-        rows = [
-            {"way": way, "episodes": many, "rounds": [asdict(cost) for cost in found]}
-            for (way, many), found in costs.items()
-        ]
-        print(json.dumps({"machine": platform.platform(), "cores": os.cpu_count(), "rows": rows}))
-    else:
-        print(table(costs))
+    pairs = []
+    context = multiprocessing.get_context("spawn")
+    for number in range(options.pairs):
+        print(f"pair {number + 1} of {options.pairs}", file=sys.stderr, flush=True)
+        with ProcessPoolExecutor(1, mp_context=context) as fresh:
+            found = fresh.submit(measured, options.rounds, options.encoder, options.dsn).result()
+        pairs.append({key: medians(rounds) for key, rounds in found.items()})
+    print(table(pairs))
 
 
 if __name__ == "__main__":

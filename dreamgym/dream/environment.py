@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.confidence import Calibration, check_calibration, features
@@ -66,6 +67,7 @@ class DreamEnvironment:
         calibration: gives each prediction of the model its confidence.
         min_confidence: an episode ends, out of support, if a prediction has a lower confidence.
         k: number of recorded transitions that the model is shown; None: as many as it wants.
+        timed: note in the provenance of each step how long its answer took.
 
     Raises:
         InvalidInput: the calibration does not belong to this model and environment.
@@ -83,6 +85,7 @@ class DreamEnvironment:
         calibration: Calibration | None = None,
         min_confidence: float = 0.0,
         k: int | None = None,
+        timed: bool = False,
     ) -> None:
         check_calibration(calibration, min_confidence, model=model.name, env=spec.name)
         self._spec = spec
@@ -102,6 +105,8 @@ class DreamEnvironment:
         self._task: Task | None = None
         self._seed = 0
         self._transitions: tuple[Transition, ...] = ()
+        self._timed = timed
+        self._asked_at = 0.0
         self.asked: tuple[Query, Prediction] | None = None
         """Query and prediction of the last step, for measurements; None unless a tier that infers answered the query.
         The query contains all retrieved transitions, not only those that the model was shown."""
@@ -142,7 +147,7 @@ class DreamEnvironment:
 
     async def step(self, action: ToolCall) -> StepResult:
         """Predict one step and remember it. Raises EpisodeFinished, PredictionError, StoreError."""
-        task = self._playing()
+        task, self._asked_at = self._playing(), perf_counter()
         if self._is_resumed:
             self._objects = await self._object_episode(task)
         self.asked = None
@@ -267,13 +272,16 @@ class DreamEnvironment:
     def _remember(self, action: ToolCall, state: str, prediction: Prediction, result: StepResult) -> StepResult:
         if self._objects is not None and self._objects.changed:
             result = result.model_copy(update={"info": {**result.info, OBJECTS: self._objects.changed}})
+        provenance = prediction.provenance
+        if self._timed:
+            provenance = provenance.model_copy(update={"seconds": round(perf_counter() - self._asked_at, 4)})
         transition = Transition(
             state=state,
             action=action,
             result=result,
             next_state=result.state,
             reasoning=prediction.reasoning,
-            provenance=prediction.provenance,
+            provenance=provenance,
         )
         self._transitions = (*self._transitions, transition)
         return result

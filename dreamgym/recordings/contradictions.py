@@ -1,9 +1,9 @@
 """Recorded calls that contradict each other: their outcomes differ, but everything that may decide them is the same.
 
 The reward and the end also depend on the task's goal. In a deterministic environment with a complete explicit state,
-the state and the call decide the rest. Otherwise the task's
-world, the start of the episode and all calls up to this one do. A state that shows only a part of the world, such as
-the last answer of a text game, may be the same after different calls and rightly lead to different outcomes.
+the state and the call decide the rest. Otherwise the task's world, the start of the episode and all calls up to this
+one do. A state that shows only a part of the world, such as the last answer of a text game, may be the same after
+different calls and rightly lead to different outcomes.
 """
 
 from __future__ import annotations

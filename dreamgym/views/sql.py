@@ -142,8 +142,8 @@ class KnownDatabase:
         found: dict[ValueName, JsonValue] = {}
         written = list(written)
         try:
-            opened, unknown = self._after(written)
-            with closing(opened):
+            with closing(self._opened()) as opened:
+                unknown = self._play(opened, written)
                 statement = self.statement(action)
                 if statement is None:
                     vague = {name for name, table in self.tables.items() if not table.is_described}
@@ -176,12 +176,8 @@ class KnownDatabase:
         except sqlite3.Error:
             return frozenset()
 
-    def _after(self, written: Iterable[ToolCall], *, backwards: bool = False) -> tuple[sqlite3.Connection, set[str]]:
-        """The database after the calls of a session, and the tables whose content is not known then.
-
-        With `backwards`, the rows of tables in an unknown order are in the reverse of ours.
-        """
-        opened = self._opened(backwards=backwards)
+    def _play(self, opened: sqlite3.Connection, written: Iterable[ToolCall]) -> set[str]:
+        """Run the writes among the calls of a session; return the tables whose content is not known then."""
         unknown = {name for name, table in self.tables.items() if not table.is_complete}
         shrunk: set[str] = set()
         for call in written:
@@ -201,13 +197,14 @@ class KnownDatabase:
             shrunk |= {name for name in before if after[name] < before[name]}
             unknown |= {name for name, table in self.tables.items() if table.is_view} - said.written
             unknown |= {one for one in said.written & self.tables.keys() if self._has_gaps(opened, one)}
-        return opened, unknown
+        return unknown
 
     def _depends_on_order(self, written: Sequence[ToolCall], statement: str, said: _Said) -> bool:
         """True if an answer is another one when the rows of tables in an unknown order are in another order."""
         if all(self.tables[name].is_ordered for name in said.read & self.tables.keys()):
             return False
-        with closing(self._after(written, backwards=True)[0]) as other:
+        with closing(self._opened(backwards=True)) as other:
+            self._play(other, written)
             return _run(other, statement).rows != said.rows
 
     def _spared(self, call: ToolCall) -> Collection[str]:
@@ -237,18 +234,23 @@ class KnownDatabase:
         return opened.execute(f"SELECT 1 FROM {_quoted(name)} WHERE {gaps}").fetchone() is not None
 
     def _opened(self, *, backwards: bool = False) -> sqlite3.Connection:
+        """The database at the start of a session. With `backwards`, rows in an unknown order are reversed."""
         opened = sqlite3.connect(":memory:", isolation_level=None)
-        opened.execute(f"PRAGMA max_page_count = {PAGES}")
-        opened.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH)
-        opened.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, LENGTH)
-        opened.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN)
-        opened.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMNS)
-        for name, table in self.tables.items():
-            opened.execute(_definition(name, table))
-            for row in reversed(table.rows) if backwards and not table.is_ordered else table.rows:
-                names = ", ".join(map(_quoted, row))
-                marks = ", ".join("?" for _ in row)
-                opened.execute(f"INSERT INTO {_quoted(name)} ({names}) VALUES ({marks})", list(row.values()))
+        try:
+            opened.execute(f"PRAGMA max_page_count = {PAGES}")
+            opened.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH)
+            opened.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, LENGTH)
+            opened.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN)
+            opened.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMNS)
+            for name, table in self.tables.items():
+                opened.execute(_definition(name, table))
+                for row in reversed(table.rows) if backwards and not table.is_ordered else table.rows:
+                    names = ", ".join(map(_quoted, row))
+                    marks = ", ".join("?" for _ in row)
+                    opened.execute(f"INSERT INTO {_quoted(name)} ({names}) VALUES ({marks})", list(row.values()))
+        except BaseException:
+            opened.close()
+            raise
         return opened
 
 
@@ -333,59 +335,84 @@ def database_of(
     arguments = _sql_arguments(calls)
     if not arguments:
         return None
-    known = KnownDatabase(arguments)
-    names: list[str] = []
-    columns: dict[str, tuple[JsonObject, ...]] = {}
-    rows: dict[str, dict[str, JsonObject]] = {}
-    whole: dict[str, list[JsonObject]] = {}
-    counts: dict[str, int] = {}
-    complete: set[str] = set()
-    spelt: dict[str, str] = {}
-    """Names as they were first written: a statement may spell them in another way."""
+    known, shown = KnownDatabase(arguments), _Shown()
     for action, value in start:
         statement = known.statement(action)
-        found = rows_in(value)
         if statement is None:
-            if not action.arguments and isinstance(value, list):
-                listed = [name for item in value if (name := _only_text(item)) is not None]
-                names += [spelt.setdefault(name.lower(), name) for name in listed]
-            described = [one for one in action.arguments.values() if isinstance(one, str) and one.isidentifier()]
-            if len(described) == 1 and found and all("name" in row for row in found):
-                columns[spelt.setdefault(described[0].lower(), described[0])] = tuple(found)
-            continue
-        if found is None:
-            continue
-        # without the blanks at its end, a statement is matched in linear time
-        statement = statement.strip().removesuffix(";").rstrip()
-        if match := WHOLE.fullmatch(statement) or SOME.fullmatch(statement):
-            name = spelt.setdefault(match[1].lower(), match[1])
-            known_rows = rows.setdefault(name, {})
-            known_rows.update({repr(sorted(row.items())): row for row in found})
-            if WHOLE.fullmatch(statement):
-                complete.add(name)
-                if not SORTED.search(statement):
-                    whole.setdefault(name, found)
-        elif (match := COUNT.fullmatch(statement)) and len(found) == 1:
-            (count,) = found[0].values()
-            counts[spelt.setdefault(match[1].lower(), match[1])] = count if isinstance(count, int) else -1
-    complete |= {name for name, count in counts.items() if len(rows.get(name, ())) == count}
+            shown.add_description(action, value)
+        elif (found := rows_in(value)) is not None:
+            shown.add_query(statement, found)
     unique = {found.groups() for text in refusals for found in UNIQUE.finditer(text)}
     written = _written_tables(known.statement(call) or "" for call in calls)
+    tables = {name: shown.table(name, unique, written) for name in shown.tables}
+    return KnownDatabase(arguments, {name: table for name, table in tables.items() if _can_be_made(name, table)})
 
-    def table_of(name: str) -> KnownTable:
-        shown = rows.get(name, {})
+
+@dataclass
+class _Shown:
+    """What recordings show of the tables before any write, by the name of each table."""
+
+    names: list[str] = field(default_factory=list)
+    columns: dict[str, tuple[JsonObject, ...]] = field(default_factory=dict)
+    rows: dict[str, dict[str, JsonObject]] = field(default_factory=dict)
+    whole: dict[str, list[JsonObject]] = field(default_factory=dict)
+    """All rows of a table, in the order in which the server gives them."""
+    counts: dict[str, int] = field(default_factory=dict)
+    complete: set[str] = field(default_factory=set)
+    """Tables of which all rows were read at once."""
+    _spelt: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables, in the order in which the server lists them."""
+        return tuple(dict.fromkeys([*self.names, *self.columns, *self.rows]))
+
+    def add_description(self, action: ToolCall, value: JsonValue) -> None:
+        """Note the answer to a call without SQL, if it lists the tables or describes the columns of one."""
+        found = rows_in(value)
+        if not action.arguments and isinstance(value, list):
+            self.names += [self._name(name) for item in value if (name := _only_text(item)) is not None]
+        described = [one for one in action.arguments.values() if isinstance(one, str) and one.isidentifier()]
+        if len(described) == 1 and found and all("name" in row for row in found):
+            self.columns[self._name(described[0])] = tuple(found)
+
+    def add_query(self, statement: str, found: list[JsonObject]) -> None:
+        """Note the rows that a query returned, if they are rows of one table or their number."""
+        # without the blanks at its end, a statement is matched in linear time
+        statement = statement.strip().removesuffix(";").rstrip()
+        is_whole = WHOLE.fullmatch(statement)
+        if match := is_whole or SOME.fullmatch(statement):
+            name = self._name(match[1])
+            self.rows.setdefault(name, {}).update({repr(sorted(row.items())): row for row in found})
+            if is_whole:
+                self.complete.add(name)
+                if not SORTED.search(statement):
+                    self.whole.setdefault(name, found)
+        elif (match := COUNT.fullmatch(statement)) and len(found) == 1:
+            (count,) = found[0].values()
+            self.counts[self._name(match[1])] = count if isinstance(count, int) else -1
+
+    def table(self, name: str, unique: Collection[tuple[str, ...]], written: Collection[str]) -> KnownTable:
+        """What is known of a table.
+
+        Args:
+            name: the table.
+            unique: table and column of each column whose values are unique.
+            written: names in lower case of the tables that recorded statements write to.
+        """
+        rows = self.rows.get(name, {})
         table = KnownTable(
-            columns.get(name) or tuple({"name": column} for column in next(iter(shown.values()), {})),
-            tuple(whole.get(name, ())) or tuple(sorted(shown.values(), key=_in_order)),
-            name in complete,
+            self.columns.get(name) or tuple({"name": column} for column in next(iter(rows.values()), {})),
+            tuple(self.whole.get(name, ())) or tuple(sorted(rows.values(), key=_in_order)),
+            name in self.complete or (name in self.counts and len(rows) == self.counts[name]),
             frozenset(column for told, column in unique if told == name),
-            is_view=not (name in names or name in columns or name.lower() in written),
+            is_view=not (name in self.names or name in self.columns or name.lower() in written),
         )
-        return replace(table, is_ordered=name in whole or table.integer_key is not None)
+        return replace(table, is_ordered=name in self.whole or table.integer_key is not None)
 
-    tables = {name: table_of(name) for name in dict.fromkeys([*names, *columns, *rows])}
-    found_tables = {name: table for name, table in tables.items() if _can_be_made(name, table)}
-    return KnownDatabase(arguments, found_tables)
+    def _name(self, name: str) -> str:
+        """A name as it was first written: a statement may spell it in another way."""
+        return self._spelt.setdefault(name.lower(), name)
 
 
 def _written_tables(statements: Iterable[str]) -> frozenset[str]:

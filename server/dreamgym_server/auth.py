@@ -14,7 +14,7 @@ import hmac
 import ipaddress
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -74,9 +74,9 @@ class Guard:
         self._keys = keys
         self._hosts = frozenset(host.lower() for host in hosts)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         refusal = None if scope["type"] == "lifespan" else self._refusal(scope)
-        await (refusal or self._app)(scope, receive, send)
+        return (refusal or self._app)(scope, receive, send)
 
     def _is_agent(self, scope: Scope, headers: Headers, given: str) -> bool:
         """True if the request has a valid episode token for its URL; the episode is then noted in the scope."""

@@ -14,9 +14,10 @@ import asyncio
 import logging
 import secrets
 import traceback
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from dreamgym.budget import check_budget
 from dreamgym.content import storable, storable_answer
@@ -56,6 +57,7 @@ from dreamgym_server.sources import AdmittedCall, WorldChanged, Worlds, key_of
 __all__ = ["GONE", "NOT_RECORDED", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 NOT_RECORDED = (
     "No recording of this simulation shows what this call answers. It had no effect, and trying it again does not help."
@@ -125,13 +127,7 @@ class Episodes:
         max_steps = steps_allowed(world.spec, order, self._limits)
         identity = episode_id or secrets.token_hex(16)
         as_of = await world.watermark(f"{order.seed}:{order.group}" if order.group else "")
-        async with self._in_time(world):
-            environment = world.create(identity, as_of)
-            try:
-                initial = world.admission.result(storable_answer(await environment.reset(task, seed=order.seed)))
-            except BaseException:
-                await environment.close()
-                raise
+        environment, initial = await self._in_time(world, _begun(world, identity, as_of, task, order.seed))
         episode = Episode(
             id=identity,
             env=env,
@@ -260,8 +256,7 @@ class Episodes:
             while live.episode.stop_reason is None:
                 verdict, ended_at = success, live.episode.version
                 if success is None and reason is StopReason.FINISHED:
-                    async with self._in_time(world):
-                        verdict = await world.judge(live.episode, answer)
+                    verdict = await self._in_time(world, world.judge(live.episode, answer))
                 reward = None if verdict is None else float(verdict)
                 is_decided = success is not None or verdict is True or not live.broken_off
                 end, error = (reason, None) if is_decided else (StopReason.ERROR, live.broken_off)
@@ -379,9 +374,8 @@ class Episodes:
     def _idle_since(self) -> datetime:
         return self._store.now() - timedelta(seconds=self._limits.idle_s)
 
-    @asynccontextmanager
-    async def _in_time(self, world: Worlds, steps: int = 1) -> AsyncIterator[None]:
-        """Apply the time limit of a step, and redact the message of a failure by the environment's rules.
+    async def _in_time(self, world: Worlds, asked: Awaitable[T], steps: int = 1) -> T:
+        """Wait within the time limit of some steps, and redact the message of a failure by the environment's rules.
 
         An unexpected error of the environment is logged, redacted too, and becomes EnvironmentUnavailable.
         """
@@ -389,7 +383,7 @@ class Episodes:
         limit = asyncio.timeout(limit_s)
         try:
             async with limit:
-                yield
+                return await asked
         except EnvironmentUnavailable as error:
             error.args = (text(str(error)),)
             raise
@@ -442,13 +436,14 @@ class Episodes:
             episode = live.episode
             if live.environment is None:
                 live.environment = await self._restored(episode)
-            async with self._in_time(world):
-                with TimedSpan("step", tool=action.name, step=episode.version + 1) as span:
-                    result = await live.environment.step(action)
+            with TimedSpan("step", tool=action.name, step=episode.version + 1) as span:
+                result = await self._in_time(world, live.environment.step(action))
             if world.source is Source.REAL:
                 result = storable_answer(result)
             self._check(world, action, result)
-            transition = timed(world.transition(live.environment, episode, action, result), span.seconds)
+            transition = world.transition(live.environment, episode, action, result)
+            if transition.provenance.seconds is None:
+                transition = timed(transition, span.seconds)
             if episode.version + 1 >= episode.max_steps and not result.done:
                 result = result.model_copy(update={"truncated": True})
                 remembered = transition.result.model_copy(update={"truncated": True})
@@ -526,8 +521,7 @@ class Episodes:
                 "the episode was started on a server that stores recordings, but this one does not: go on at a server "
                 "with --store, or start a new episode here"
             )
-        async with self._in_time(world, 1 + episode.version):
-            return await world.restore(episode)
+        return await self._in_time(world, world.restore(episode), 1 + episode.version)
 
     async def _reload(self, live: Live) -> None:
         """Load the episode again after another process changed it, and drop the outdated environment.
@@ -611,3 +605,15 @@ class Episodes:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             live.environment = None
+
+
+async def _begun(
+    world: Worlds, episode_id: str, as_of: int | None, task: Task, seed: int
+) -> tuple[Environment, StepResult]:
+    """A new environment that has begun the task, and its first observation as it may be stored."""
+    environment = world.create(episode_id, as_of)
+    try:
+        return environment, world.admission.result(storable_answer(await environment.reset(task, seed=seed)))
+    except BaseException:
+        await environment.close()
+        raise

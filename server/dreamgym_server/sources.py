@@ -221,6 +221,7 @@ class DreamWorlds:
             without=self._without,
             calibration=self._calibration,
             min_confidence=self._min_confidence,
+            timed=True,
         )
 
     def admitted(self, asked: ToolCall, said: str) -> AdmittedCall:
@@ -238,7 +239,7 @@ class DreamWorlds:
     def transition(
         self, environment: Environment, episode: Episode, action: ToolCall, result: StepResult
     ) -> Transition:
-        """The dream's own transition, with its reasoning and provenance."""
+        """The dream's own transition, with its reasoning, provenance and time."""
         assert isinstance(environment, DreamEnvironment)
         return environment.transitions[-1]
 
