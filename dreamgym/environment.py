@@ -66,6 +66,18 @@ Behaviour = Callable[[StepResult, Environment, int], Awaitable[None]]
 LLM."""
 
 
+def fault_of_tools(pages: Sequence[JsonObject]) -> str | None:
+    """Why `tools/list` results, one per page, cannot be the tools of an environment; None if they can."""
+    lists = [page.get("tools") for page in pages]
+    tools = [tool for page in lists if isinstance(page, list) for tool in page]
+    if not tools or not all(isinstance(page, list) for page in lists):
+        return "expected a tools/list result: an object with a non-empty list 'tools'"
+    names = [tool.get("name") if isinstance(tool, dict) else None for tool in tools]
+    if not all(isinstance(name, str) and name for name in names):
+        return "every tool needs a name"
+    return None if len(set(map(str, names))) == len(names) else f"tool names are not unique: {names}"
+
+
 class EnvironmentSpec(Frozen):
     """Description of an environment for a simulator: pure data, without code."""
 
@@ -101,15 +113,8 @@ class EnvironmentSpec(Frozen):
     @field_validator("tools_list")
     @classmethod
     def _has_named_tools(cls, value: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
-        pages = [page.get("tools") for page in value]
-        tools = [tool for page in pages if isinstance(page, list) for tool in page]
-        if not tools or not all(isinstance(page, list) for page in pages):
-            raise ValueError("expected a tools/list result: an object with a non-empty list 'tools'")
-        names = [tool.get("name") if isinstance(tool, dict) else None for tool in tools]
-        if not all(isinstance(name, str) and name for name in names):
-            raise ValueError("every tool needs a name")
-        if len(set(map(str, names))) != len(names):
-            raise ValueError(f"tool names are not unique: {names}")
+        if fault := fault_of_tools(value):
+            raise ValueError(fault)
         return value
 
     @property

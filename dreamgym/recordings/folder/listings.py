@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
+from dreamgym.environment import fault_of_tools
 from dreamgym.recordings.folder.runs import Run, Say
 from dreamgym.types import JsonObject
 
@@ -71,8 +72,8 @@ def tool_lists(runs: Sequence[Run], say: Say) -> ToolLists | None:
     of_runs = {}
     for run in runs:
         listings = listings_of(run, "tools/list")
-        usable = tuple(listing for listing in listings if _is_usable(listing.pages))
-        if listings and not _is_usable(listings[-1].pages):
+        usable = tuple(listing for listing in listings if fault_of_tools(listing.pages) is None)
+        if listings and fault_of_tools(listings[-1].pages):
             say(f"{run.id}: the server gave a tool list without tools, or with faulty ones; it is left out")
         whole = tuple(listing for listing in usable if listing.complete)
         if usable:
@@ -106,16 +107,6 @@ def _assembled(pages: dict[str | None, JsonObject], at: float) -> Listing:
             return Listing(tuple(found), True, at)
         cursor = str(following)
     return Listing(tuple(found), False, at)
-
-
-def _is_usable(pages: Pages) -> bool:
-    lists = [page.get("tools") for page in pages]
-    if not all(isinstance(tools, list) for tools in lists):
-        return False
-    tools = [tool for tools in lists if isinstance(tools, list) for tool in tools]
-    names = [tool.get("name") if isinstance(tool, dict) else None for tool in tools]
-    named = all(isinstance(name, str) and name for name in names)
-    return bool(tools) and named and len(set(map(str, names))) == len(names)
 
 
 def _differ(listing: Listing, current: Pages) -> bool:
