@@ -16,7 +16,7 @@ from dreamgym.curriculum.page_variation import PageVariation
 from dreamgym.dream.mapped import MappedWorlds
 from dreamgym.dream.objects import ObjectEpisode, ObjectWorlds
 from dreamgym.dream.pages import PageWorlds
-from dreamgym.environment import Behaviour, EnvironmentSpec, RealEnvironment, installed_real
+from dreamgym.environment import Behaviour, EnvironmentSpec, installed_real
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.goals import Goals
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
@@ -88,13 +88,15 @@ def goal_variation(
     if known is None or known.goals is None or real is None:
         return None
     if isinstance(known, PageWorlds):
-        return PageVariation(known, known.goals, on_failure, lambda: _held_out(spec, real))
+        return PageVariation(known, known.goals, on_failure, lambda: held_out(spec))
     return GoalVariation(spec, known, known.goals, real.behaviours[known.goals.behaviour], on_failure)
 
 
-def _held_out(spec: EnvironmentSpec, real: RealEnvironment) -> list[Task]:
-    """The tasks of dev and test: of the folder, and of the real environment."""
-    found = [task for task in spec.tasks if task.metadata.get("split", "train") != "train"]
+def held_out(spec: EnvironmentSpec) -> list[Task]:
+    """The tasks of dev and test: of the folder, and of the real environment if it is installed."""
+    found, real = [task for task in spec.tasks if task.metadata.get("split", "train") != "train"], installed_real(spec)
+    if real is None:
+        return found
     try:
         return [*found, *real.tasks("dev"), *real.tasks("test")]
     except (InvalidInput, MissingPackage):  # its data is not on this machine; a dream plays without them

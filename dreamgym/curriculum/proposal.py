@@ -86,7 +86,9 @@ def _shown(trajectory: Trajectory) -> JsonObject:
         "calls": [
             {
                 "tool": step.action.name,
-                "arguments": json.dumps(step.action.arguments, ensure_ascii=False)[:MAX_CHARACTERS],
+                "arguments": json.dumps(step.action.arguments | step.action.answers, ensure_ascii=False)[
+                    :MAX_CHARACTERS
+                ],
                 "answer": step.result.observation[:MAX_CHARACTERS],
                 "error": step.result.is_error,
             }

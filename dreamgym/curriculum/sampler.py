@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 from pydantic import ValidationError
 
@@ -39,6 +40,7 @@ class Curriculum:
         strategy: how the next tasks are chosen, among the given and among the generated ones.
         groups: names the group whose rewards give a task its V_tau. For PPO, it is a cluster of similar tasks, as in
             the paper.
+        held_out: returns the tasks of dev and test, which are never added. It is called when the first task is added.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Curriculum:
         seed: int,
         strategy: Strategy = Strategy.VALUE,
         groups: Callable[[Task], str] = each_alone,
+        held_out: Callable[[], Iterable[Task]] = tuple,
     ) -> None:
         if not seeds:
             raise InvalidInput("a curriculum needs at least one task: run `dreamgym collect` or `dreamgym seed` first")
@@ -59,6 +62,7 @@ class Curriculum:
         self._seed = seed
         self._strategy = Strategy(strategy)
         self._group_of = groups
+        self._held_out = held_out
         self._generated: dict[str, Task] = {}
         self._dropped: set[str] = set()
         self._recorded: dict[str, Task] = {}
@@ -122,13 +126,12 @@ class Curriculum:
         return bool(groups) and groups[-1].variance > 0
 
     def add(self, tasks: Iterable[Task]) -> None:
-        """Add generated tasks, except tasks that were given or dropped before.
+        """Add generated tasks, except tasks that were given, held out or dropped before.
 
         If there are too many, the most valuable stay; of equally valuable ones, the newest.
         """
-        given = {content_of(task) for task in self._seeds}
         for task in tasks:
-            if task.id not in self._dropped and content_of(task) not in given:
+            if task.id not in self._dropped and content_of(task) not in self._taken:
                 self._generated[task.id] = task
         if len(self._generated) > KEPT_GENERATED:
             newest_first = list(reversed(self._generated.values()))
@@ -136,6 +139,11 @@ class Curriculum:
             by_value = sorted(range(len(newest_first)), key=lambda i: -values[i])
             kept = {newest_first[i].id for i in by_value[:KEPT_GENERATED]}
             self._generated = {task_id: task for task_id, task in self._generated.items() if task_id in kept}
+
+    @cached_property
+    def _taken(self) -> set[tuple[str, str, str | None]]:
+        """What the tasks that were given or held out play."""
+        return {content_of(task) for task in (*self._seeds, *self._held_out())}
 
     @property
     def generated(self) -> tuple[Task, ...]:

@@ -106,7 +106,12 @@ def _with_traces(trajectory: Trajectory, known: Sequence[Transition]) -> Traject
 
 
 def _fault(answer: Answer) -> str | None:
-    return next((f'"{name}" is empty' for name, text in answer.model_dump().items() if not text.strip()), None)
+    for name, text in answer.model_dump().items():
+        if not text.strip():
+            return f'"{name}" is empty'
+        if "\x00" in text:  # with such a trace, the store would leave the recording out
+            return f'"{name}" contains a NUL character'
+    return None
 
 
 def _is_accomplished(trajectory: Trajectory) -> bool | None:
@@ -128,6 +133,7 @@ def _shown(number: int, step: Transition) -> JsonObject:
         "step_id": number,
         "tool": step.action.name,
         "arguments": step.action.arguments,
+        **({"answers": step.action.answers} if step.action.answers else {}),
         **changed,
         "answer": step.result.observation,
         "error": step.result.is_error,

@@ -207,8 +207,9 @@ def auroc(given_N: ArrayLike, right_N: ArrayLike) -> float | None:
     right, wrong = given[is_right], given[~is_right]
     if not len(right) or not len(wrong):
         return None
-    above = np.sum(right[:, None] > wrong[None, :]) + 0.5 * np.sum(right[:, None] == wrong[None, :])
-    return float(above / (len(right) * len(wrong)))
+    wrong.sort()
+    below, at_most = np.searchsorted(wrong, right, "left"), np.searchsorted(wrong, right, "right")
+    return float(np.mean((below + at_most) / 2) / len(wrong))
 
 
 def _logistic(z: float) -> float:

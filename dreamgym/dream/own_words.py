@@ -1,7 +1,9 @@
 """Removes the agent's own words from steps, so that they cannot talk a judge into a success.
 
 A word is the agent's own if it is in an argument, and neither the tools, the task nor an earlier answer used it. If an
-answer or the state repeats a text of the agent, the words are removed there too.
+answer or the state repeats a text of the agent, the words are removed there too. A word that only an answer to the
+agent's own use of it has shown, such as an unknown name in an error, counts as known in a short text alone: else an
+agent could make all words of a claim known, one by one.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from contextlib import suppress
 
 from pydantic import JsonValue
 
@@ -43,7 +45,11 @@ def without_own_words(
         steps: the calls and their results.
         state: the state after the steps; what is not a JSON object is returned as it is.
     """
-    known = _words(json.dumps([*spec.tools], ensure_ascii=False), task.instruction, task.initial_state or "")
+    known = _words(json.dumps([*spec.tools], ensure_ascii=False), task.instruction, *_read(task.initial_state or ""))
+    said: set[str] = set()
+    """Words of arguments that were not known when the agent said them."""
+    repeated: set[str] = set()
+    """Words of `said` that an answer has shown since."""
     left: dict[str, str] = {}
     """Texts of the agent that answers may repeat, in each spelling, and what is left of each without its own words."""
     own: set[str] = set()
@@ -54,25 +60,45 @@ def without_own_words(
         text = _echoed(left, text)
         return _WORD.sub(lambda word: "" if word[0].casefold() in own else word[0], text) if own else text
 
+    def only_known(text: str) -> str:
+        return _only(known - repeated if _is_long(text) else known, text)
+
     for action, result in steps:
-        texts = {text.strip() for text in _texts(action.arguments)}  # answers often repeat a text without its ends
-        reduced = {text: _only(known, text) for text in sorted(texts)}
-        long = [text for text, rest in reduced.items() if rest != text and len(_COUNTED.findall(text)) >= LEAST_WORDS]
+        given: JsonValue = [action.arguments, action.answers]
+        texts = {text.strip() for text in _texts(given)}  # answers often repeat a text without its ends
+        reduced = {text: only_known(text) for text in sorted(texts)}
+        long = [text for text, rest in reduced.items() if rest != text and _is_long(text)]
         long.sort(key=len, reverse=True)
         left |= {one: rest for text in long[:MOST_TEXTS] for one, rest in _spellings(text, reduced[text])}
         left = dict(sorted(left.items(), key=lambda one: -len(one[0])))  # longest first: one may contain another
         own |= _words(*long[MOST_TEXTS:]) - known
-        arguments, info = _mapped(action.arguments, partial(_only, known)), _mapped(result.info, echoed)
-        assert isinstance(arguments, dict)
+        said |= _words(*texts) - known
+        arguments, answers, info = (
+            as_object(_mapped(value, change))
+            for value, change in ((action.arguments, only_known), (action.answers, only_known), (result.info, echoed))
+        )
         answer = result.model_copy(update={"observation": echoed(result.observation), "info": info})
-        shown.append((ToolCall(name=action.name, arguments=arguments), answer))
-        known |= _words(answer.observation)
+        shown.append((ToolCall(name=action.name, arguments=arguments, answers=answers), answer))
+        told = _words(*_read(answer.observation), *_texts(info.get("structured")))
+        repeated |= told & said
+        known |= told
     content = parsed(state)
     return shown, state if content is None else as_text(as_object(_mapped(content, echoed)))
 
 
+def _is_long(text: str) -> bool:
+    return len(_COUNTED.findall(text)) >= LEAST_WORDS
+
+
+def _read(text: str) -> Iterator[str]:
+    """A text, and the texts in it if it is JSON, where they may be escaped."""
+    yield text
+    with suppress(ValueError, RecursionError):
+        yield from _texts(json.loads(text))
+
+
 def _words(*texts: str) -> set[str]:
-    return {word for text in texts for word in _WORD.findall(text.casefold())}
+    return {word.casefold() for text in texts for word in _WORD.findall(text)}
 
 
 def _only(known: set[str], text: str) -> str:

@@ -332,7 +332,9 @@ def _task(spec: EnvironmentSpec, task: Task) -> JsonObject:
 
 
 def _call(action: ToolCall) -> JsonObject:
-    return {"tool": action.name, "arguments": dict(sorted(action.arguments.items()))}
+    """A call, with the client's replies to a question of the tool if there are any."""
+    replies: JsonObject = {"answers": action.answers} if action.answers else {}
+    return {"tool": action.name, "arguments": dict(sorted(action.arguments.items())), **replies}
 
 
 def _seen(spec: EnvironmentSpec, action: ToolCall, result: StepResult) -> JsonObject:

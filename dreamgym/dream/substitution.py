@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection
 
@@ -55,7 +56,7 @@ class Substitution:
             replaced: JsonValue = json.loads(self._replacements.get(json.dumps(value), json.dumps(value)))
         except ValueError:
             return value
-        return replaced if isinstance(replaced, int | float) else value
+        return replaced if isinstance(replaced, int | float) and math.isfinite(replaced) else value
 
 
 def _words(arguments: JsonObject) -> dict[tuple[str | int, ...], str]:

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.evaluation.rates import Rate, clustered
-from dreamgym.state import as_text, parsed, shown_in
+from dreamgym.state import as_text, equal, parsed, shown_in
 from dreamgym.tools import Tools, output_schema
 from dreamgym.types import Frozen, StepResult, ToolCall, Trajectory, Transition
 
@@ -188,7 +188,11 @@ def compared(
 
 def is_same(one: StepResult, other: StepResult) -> bool:
     """True if two answers are equal in error flag, structured content and text; JSON is compared as JSON."""
-    return _canonical(one) == _canonical(other)
+    return (
+        one.is_error == other.is_error
+        and equal(one.info.get("structured"), other.info.get("structured"))
+        and (one.observation == other.observation or _is_same_json(one.observation, other.observation))
+    )
 
 
 def similarity(recorded: StepResult, got: StepResult) -> float:
@@ -209,13 +213,11 @@ def facts(recorded: StepResult, got: StepResult) -> tuple[Counter[object], Count
     return Counter(_leaves(values[0])), Counter(_leaves(values[1]))
 
 
-def _canonical(result: StepResult) -> tuple[bool, str, str]:
-    structured = json.dumps(result.info.get("structured"), sort_keys=True)
+def _is_same_json(one: str, other: str) -> bool:
     try:
-        observation = json.dumps(json.loads(result.observation), sort_keys=True)
+        return equal(json.loads(one), json.loads(other))
     except (ValueError, RecursionError):  # a text, or nested too deeply
-        observation = result.observation
-    return result.is_error, structured, observation
+        return False
 
 
 def _leaves(value: JsonValue, path: str = "") -> Iterator[tuple[str, str]]:
@@ -228,6 +230,6 @@ def _leaves(value: JsonValue, path: str = "") -> Iterator[tuple[str, str]]:
         for inner in value:
             yield from _leaves(inner, f"{path}[]")
     else:
-        text = value if isinstance(value, str) else json.dumps(value)
-        for word in _WORD.findall(text):
+        number = int(value) if isinstance(value, float) and value.is_integer() else value  # 5.0 is 5
+        for word in _WORD.findall(number if isinstance(number, str) else json.dumps(number)):
             yield path, word

@@ -193,6 +193,8 @@ def rubric_messages(spec: EnvironmentSpec, call: Compared) -> list[Message]:
     elif call.predicted.next_state != result.observation:
         outcome["state"] = call.predicted.next_state
     action: JsonObject = {"tool": call.action.name, "arguments": call.action.arguments}
+    if call.action.answers:
+        action["answers"] = call.action.answers
     parts = {"environment": spec.description, "state": state, "action": action, "predicted": outcome}
     content = "\n".join(f"<{name}>{as_data(value)}</{name}>" for name, value in parts.items())
     rules = (files("dreamgym.evaluation") / "criteria.txt").read_text(encoding="utf-8")

@@ -176,7 +176,9 @@ def clustered(values: Sequence[float], clusters: Sequence[str]) -> Rate:
     """Mean of values in [0, 1] that come in clusters, such as the steps of a trajectory.
 
     The interval is Wilson's for the effective number of values (Korn and Graubard 1998, who use Clopper and Pearson's).
-    A bootstrap over clusters covers as little as 34 % of the shares near 0 or 1.
+    A bootstrap over clusters covers as little as 34 % of the shares near 0 or 1. If rare events come together in a few
+    clusters, the interval covers about 90 %: 0.90 of 3,000 draws of 20 clusters of 20 values with a share of 0.05, if
+    the share of a cluster is Beta(0.2, 3.8), and 0.95 if it is Beta(1, 19).
     """
     plain = wilson(sum(values), len(values))
     if not values:

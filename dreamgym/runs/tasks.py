@@ -84,7 +84,7 @@ async def generate_tasks(
         InvalidInput: nothing can be varied.
         DreamGymError: no new task was found.
     """
-    from dreamgym.curriculum.goal_variation import goal_variation
+    from dreamgym.curriculum.goal_variation import goal_variation, held_out
     from dreamgym.dream.load import load_llm
     from dreamgym.dream.mapped import mapped_worlds
 
@@ -103,7 +103,8 @@ async def generate_tasks(
                 generator = _generator(spec, llm, RecordedWorlds(recorded))
                 parents = _valuable(spec, learned, values)
             # the seed depends on the number of known tasks, so that the same command draws differently the next time
-            new = await _varied(generator, parents, known, wanted, draw_seed(seed, len(known)))
+            taken = [*known, *held_out(spec)]
+            new = await _varied(generator, parents, taken, wanted, draw_seed(seed, len(known)))
             if not new:
                 which = "that are solved only sometimes" if goals is None else "that were recorded"
                 raise DreamGymError(

@@ -55,6 +55,17 @@ def test_at_most_the_share_of_an_iteration_is_generated(share: float, n: int, ge
     assert sum(task.origin is Origin.GENERATED for task in sampled) <= share * n
 
 
+def test_a_generated_task_that_is_held_out_for_a_test_is_not_practised() -> None:
+    seed, test = (
+        Task(id="t", env="rooms", instruction="find it", initial_state="hall", metadata={"world": "w"}),
+        "attic",
+    )
+    held_out = seed.model_copy(update={"id": "test", "initial_state": test})
+    curriculum = Curriculum([seed], share=0.5, seed=0, held_out=lambda: [held_out])
+    curriculum.add([variation(seed, "find it", test), variation(seed, "find it", "cellar")])
+    assert [task.initial_state for task in curriculum.generated] == ["cellar"]
+
+
 def test_the_same_iteration_draws_the_same_tasks_and_another_one_others() -> None:
     curriculum = Curriculum(tasks(50), share=0, seed=3)
     assert curriculum.sample(8, 4) == curriculum.sample(8, 4)

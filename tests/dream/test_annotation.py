@@ -45,6 +45,7 @@ WRONG = {
     "one trace too few": taught(PLANS[0]),
     "one too many": taught(*PLANS, "more"),
     "an empty trace": taught(PLANS[0], "  "),
+    "a NUL character": taught(PLANS[0], "east\x00"),
     "no JSON": "First, the agent goes east.",
     "no tutorial": json.dumps({"step_1": PLANS[0], "step_2": PLANS[1]}),
     "no text": json.dumps({**json.loads(taught(*PLANS)), "step_2": 2}),

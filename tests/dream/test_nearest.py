@@ -90,6 +90,12 @@ def test_swapped_values_are_substituted_at_once_and_not_one_after_the_other() ->
     assert Substitution(move, back)("from shelf to table") == "from table to shelf"
 
 
+@pytest.mark.parametrize("said", ["NaN", "Infinity", "1e999"])
+def test_a_number_stays_if_the_words_of_the_action_are_no_finite_number(said: str) -> None:
+    asked = ToolCall(name="say", arguments={"text": said})
+    assert Substitution(ToolCall(name="say", arguments={"text": "5"}), asked).within({"n": 5}) == {"n": 5}
+
+
 def test_a_value_of_one_letter_is_left_alone() -> None:
     assert Substitution(book("a", 2), book("Zoe", 2))("a table is booked") == "a table is booked"
 

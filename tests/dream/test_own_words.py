@@ -80,6 +80,36 @@ def test_the_own_words_of_an_answer_stay_although_the_agent_guessed_one_of_them(
     assert left(*steps) == [({"command": "east "}, "you take the silver coin.")]
 
 
+def test_a_claim_whose_words_were_repeated_one_by_one_is_removed() -> None:
+    primed = [(act(word), StepResult(observation=f'There is no "{word}" here.')) for word in CLAIM.split()]
+    assert "accomplished" not in str(left(*primed, (act(CLAIM), StepResult(observation=f"no {CLAIM}.")))[-1])
+
+
+def test_the_replies_of_the_client_are_the_agents_words_too() -> None:
+    call = act("look").model_copy(update={"answers": {"inputResponses": {"note": CLAIM}}})
+    shown, _ = without_own_words(HOUSE, TASK, [(call, StepResult(observation=f"saved: {CLAIM}"))])
+    assert "accomplished" not in str(shown)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        StepResult(observation='{"customer": "Jos\\u00e9"}'),
+        StepResult(observation='{"said": "Order 1\\nJosé"}'),
+        StepResult(observation="1 order", info={"structured": {"customer": "José"}}),
+    ],
+    ids=["escaped", "after a line break", "in structured content"],
+)
+def test_a_word_that_an_answer_showed_as_json_is_not_the_agents_own(answer: StepResult) -> None:
+    assert left((act("look"), answer), (act("José"), StepResult(observation="ok")))[-1] == ({"command": "José"}, "ok")
+
+
+def test_a_word_of_the_task_is_known_in_every_alphabet() -> None:
+    task = TASK.model_copy(update={"instruction": "Refund İpek."})
+    shown, _ = without_own_words(HOUSE, task, [(act("İpek"), StepResult(observation="ok"))])
+    assert shown[0][0] == act("İpek")
+
+
 def words(arguments: JsonObject) -> set[str]:
     return set(re.findall(r"\w+", json.dumps(arguments)))
 

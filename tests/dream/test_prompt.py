@@ -81,6 +81,15 @@ def test_a_transition_that_only_a_dream_contains_is_not_called_a_recording() -> 
     assert turns.count("Recorded:") == len(others)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_replies_of_a_client_to_a_tools_question_are_in_the_prompt(form: PromptForm) -> None:
+    def of(reply: str) -> str:
+        action = act("take coin").model_copy(update={"answers": {"inputResponses": {"sure": {"action": reply}}}})
+        return shown(step_messages(asked().model_copy(update={"action": action}), form))
+
+    assert of("accept") != of("decline")
+
+
 def test_neither_seed_nor_ids_nor_scores_are_in_the_prompt() -> None:
     text = shown(step_messages(asked(), "data"))
     scored = tuple(one.model_copy(update={"score": 0.8125 - n / 4}) for n, one in enumerate(asked().demonstrations))

@@ -227,6 +227,8 @@ async def test_the_reason_why_a_call_has_no_answer_is_redacted_like_the_answers(
         ('{"a": [1, 2]}', '{"a": [2, 1]}', False),
         ("Echo: hi", "Echo: hi ", False),
         ("true", "True", False),
+        ('{"price": 5.0}', '{"price": 5}', True),
+        ('{"open": true}', '{"open": 1}', False),
     ],
 )
 def test_json_is_compared_as_json_and_text_to_the_letter(recorded: str, got: str, exact: bool) -> None:
@@ -263,6 +265,7 @@ def test_structured_content_counts_besides_the_text() -> None:
         ('{"name": "Ada", "age": 36}', '{"name": "Ada", "age": 37}', 0.5),
         ('{"name": "Ada"}', '{"title": "Ada"}', 0.0),
         ('[{"a": 1}, {"a": 2}]', '[{"a": 0}, {"a": 1}, {"a": 2}]', 6 / 7),
+        ('{"price": 5.0}', '{"price": 5}', 1.0),
     ],
 )
 def test_the_similarity_is_the_share_of_words_in_their_places(recorded: str, got: str, score: float) -> None:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, TypeVar
@@ -22,7 +23,7 @@ from dreamgym_integrations.trainers.common.reporting import reporting
 from pydantic import TypeAdapter
 
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
-from dreamgym.curriculum.goal_variation import goal_variation
+from dreamgym.curriculum.goal_variation import goal_variation, held_out
 from dreamgym.curriculum.sampler import Curriculum, each_alone
 from dreamgym.dream.mapped import mapped_worlds
 from dreamgym.dream.model import Part
@@ -326,7 +327,7 @@ class TrainRun:
                 generator = StartVariation(self.spec, RecordedWorlds(()))
             practice = Practice(
                 self.spec,
-                _curriculum(served, settings),
+                _curriculum(self.spec, served, settings),
                 generator,
                 settings,
                 self.out / "metrics.jsonl",
@@ -440,7 +441,7 @@ def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Tas
     return found
 
 
-def _curriculum(served: _Served, settings: Settings) -> Curriculum:
+def _curriculum(spec: EnvironmentSpec, served: _Served, settings: Settings) -> Curriculum:
     groups: Callable[[Task], str] = each_alone
     if settings.algorithm == "ppo":
         from dreamgym.curriculum.clusters import cluster_of
@@ -452,6 +453,7 @@ def _curriculum(served: _Served, settings: Settings) -> Curriculum:
         seed=settings.seed,
         strategy=settings.strategy,
         groups=groups,
+        held_out=partial(held_out, spec),
     )
     curriculum.add(served.generated)
     return curriculum
