@@ -128,7 +128,7 @@ def _changes(before: JsonObject, after: JsonObject, call: ToolCall, reader: Read
     """Yield the fields of entities in which two states differ."""
     if before is after:
         return
-    named = {value for _, value in leaves(call.arguments)}
+    named = {str(value) for _, value in leaves(call.arguments)}
     for collection in reader.schema.collections:
         ours, theirs = as_object(before.get(collection)), as_object(after.get(collection))
         for name, entity in theirs.items():
