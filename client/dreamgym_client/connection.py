@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -31,6 +31,8 @@ class Response:
 
     status: int
     body: bytes
+    resent: bool = False
+    """True if the connection broke, so that the request was sent twice."""
 
     @property
     def text(self) -> str:
@@ -90,7 +92,9 @@ class Connection:
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Send one request, and send it once more if the connection broke. The server detects the resend.
+        """Send one request, and send it once more if the connection broke.
+
+        The server detects the resend if it sees the first connection break. A proxy may hide that from it.
 
         Raises:
             EnvironmentUnavailable: the server cannot be reached, or says that it cannot answer now.
@@ -108,7 +112,7 @@ class Connection:
         try:
             return await self._send_once(method, path, body, headers)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError):
-            return await self._send_once(method, path, body, headers)
+            return replace(await self._send_once(method, path, body, headers), resent=True)
 
     async def _send_once(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None

@@ -61,6 +61,11 @@ class RemoteEnvironment:
         self._connection: Connection | None = None
         self._started: Started | None = None
         self._over = False
+        """True if no step may be taken."""
+        self._is_open = False
+        """True if the episode is not known to have ended on the server."""
+        self._is_resent = False
+        """True if the last request was sent twice."""
         self._step = 0
         """Number of the last step that was answered."""
         self._ids = itertools.count(1)
@@ -106,7 +111,7 @@ class RemoteEnvironment:
                 group=self._group,
                 policy_version=self._policy_version,
             )
-        self._over, self._step = False, 0
+        self._over, self._is_open, self._step = False, True, 0
         if self._env not in self._connection.listings:
             self._connection.listings[self._env] = await self._listed()
         return StepResult(observation=self._started.observation)
@@ -125,6 +130,7 @@ class RemoteEnvironment:
             )
         terminated, truncated = meta["dreamgym/terminated"] is True, meta["dreamgym/truncated"] is True
         self._over = terminated or truncated
+        self._is_open = not self._over
         text = _text(result)
         match meta.get("dreamgym/uncounted"):
             case "unavailable":
@@ -146,15 +152,20 @@ class RemoteEnvironment:
         )
 
     def _count(self, step: JsonValue) -> None:
-        """Raise EnvironmentUnavailable if the server has lost an answered step with its database.
+        """Raise EnvironmentUnavailable if the server lost an answered step with its database, or took a step twice.
 
         A number may be left out: the answer to that step did not arrive.
         """
         if not isinstance(step, int):
             return
+        wrong = None
         if step <= self._step:
-            self._over = True
-            raise EnvironmentUnavailable(f"the server has lost step {step}, which it had answered: the episode is void")
+            wrong = f"the server has lost step {step}, which it had answered"
+        elif step > self._step + 1 and self._is_resent:
+            wrong = f"the connection broke, and the server took the call of step {self._step + 1} twice"
+        if wrong is not None:
+            self._over, self._is_open = True, False
+            raise EnvironmentUnavailable(f"{wrong}: the episode is void")
         self._step = step
 
     async def trajectory(self) -> Trajectory:
@@ -175,11 +186,13 @@ class RemoteEnvironment:
                 await connection.release()
 
     async def _finish(self) -> None:
-        if self._started is not None and not self._over:
+        """Finish the episode on the server. If that fails, the next call tries again."""
+        if self._started is not None and self._is_open:
             self._over = True
             async with ControlClient(self._url, self._token) as control:
                 with suppress(UnknownEpisode):  # it expired, was deleted, or was lost with its database
                     await control.finish(self._env, self._started.episode)
+            self._is_open = False
 
     async def _listed(self) -> list[JsonObject]:
         """The tools on all pages. The server lists them in the pages of the recorded server."""
@@ -224,6 +237,7 @@ class RemoteEnvironment:
                 **(headers or {}),
             },
         )
+        self._is_resent = response.resent
         try:
             answer = json.loads(response.body)
         except ValueError:

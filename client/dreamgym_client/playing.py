@@ -42,8 +42,8 @@ async def play_agent(
     """Let an agent play one task through the server. Raises InvalidInput if it needs a model and there is none.
 
     After an agent's exception, the episode is finished without success and the exception raised. If the server fails,
-    the episode is closed with an unknown reward. With `keeps_failures`, the episode is returned instead, marked as
-    failed.
+    or this call is cancelled, the episode is closed with an unknown reward. With `keeps_failures`, the episode is
+    returned instead after a failure, marked as failed.
     """
     model_url = check_policy_url(agent, policy_url)
     async with ControlClient(url) as control:
@@ -61,6 +61,11 @@ async def play_agent(
             if not keeps_failures:
                 raise
             return Played(_failed(ended, error), "")
+        except asyncio.CancelledError:  # else the episode would count as open until it was idle for long
+            with suppress(DreamGymError, TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await control.delete(env, episode.episode)
+            raise
         finally:
             await stop(playing)
         assert ended.trajectory is not None, "a finished episode has a trajectory"

@@ -8,9 +8,10 @@ from contextlib import ExitStack, suppress
 from threading import Thread
 from typing import Any
 
+import aiohttp
 import pytest
 from dreamgym_client import playing
-from dreamgym_client.connection import with_token
+from dreamgym_client.connection import Connection, with_token
 from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import RemoteEnvironment
 from dreamgym_client.playing import play_agent
@@ -253,6 +254,47 @@ async def test_a_step_goes_on_over_a_connection_that_a_restart_has_closed(stage:
     async with stage.serve(port=port):
         assert (await remote.step(add(1))).observation == "count 8"
         await remote.close()
+
+
+async def test_a_call_that_was_made_twice_since_its_answer_was_lost_on_the_way_voids_the_episode(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, lost = Connection._send_once, [True]
+
+    async def losing(self: Connection, method: str, path: str, body: bytes | None, headers: Any) -> Any:
+        answer = await send(self, method, path, body, headers)  # a proxy takes the answer of the server
+        if b"tools/call" in (body or b"") and lost and lost.pop():
+            raise aiohttp.ServerDisconnectedError
+        return answer
+
+    monkeypatch.setattr(Connection, "_send_once", losing)
+    async with stage.serve() as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        with pytest.raises(EnvironmentUnavailable, match="took the call of step 1 twice: the episode is void"):
+            await remote.step(add(1))
+        with pytest.raises(EpisodeFinished):
+            await remote.step(add(1))
+        await remote.close()
+
+
+async def test_an_episode_that_could_not_be_finished_is_finished_when_it_is_closed_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage.serve() as (url, _), ControlClient(url) as control:
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        check = stage.breakable._check
+        monkeypatch.setattr(stage.breakable, "_check", failing)
+        with pytest.raises(EnvironmentUnavailable, match="the database is away"):
+            await remote.close()
+        monkeypatch.setattr(stage.breakable, "_check", check)
+        await remote.close()
+        assert (await control.read("counter", remote.episode)).stop_reason is StopReason.FINISHED
+
+
+def failing() -> None:
+    raise StoreError("the database is away")
 
 
 async def test_arguments_that_a_schema_marks_travel_in_headers_too(stage: Stage) -> None:
@@ -505,6 +547,26 @@ async def test_an_agent_that_cancels_itself_has_failed_like_one_that_raises(stag
         with pytest.raises(RuntimeError, match="the agent was cancelled before its episode was over"):
             await play_agent(url, "counter", leaking, "", TASK, 0)
     assert played.trajectory.stop_reason is StopReason.ERROR
+
+
+async def test_the_episode_of_a_cancelled_agent_is_closed(stage: Stage) -> None:
+    started = asyncio.Event()
+
+    async def waiting(task: str, mcp_url: str, policy_url: str) -> str:
+        async with told(mcp_url) as client:
+            await client.call_tool("add", {"n": 1})
+            started.set()
+            await asyncio.Event().wait()
+        return "never"
+
+    async with stage.serve(stage.real()) as (url, _):
+        playing_it = asyncio.create_task(play_agent(url, "counter", waiting, "", TASK, 0))
+        await started.wait()
+        playing_it.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing_it
+    (stored,) = await stage.buffer.trajectories("counter")
+    assert (stored.stop_reason, stored.reward, len(stored.transitions)) == (StopReason.CLOSED, None, 1)
 
 
 async def test_an_agent_that_raises_ends_its_episode_at_once_without_success(stage: Stage) -> None:
