@@ -1,5 +1,6 @@
 """Episodes of text environments, real and made up, as lists of steps and in InterCode's columns."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,34 @@ def test_answers_that_are_json_and_errors_that_are_marked_are_kept(tmp_path: Pat
     trajectory = only(imported(tmp_path, spec("find"), {"instruction": "go", "steps": rows}))
     assert steps(trajectory) == [("find", {"q": 1}, '{"id": 7}'), ("find", {"q": 1}, "no"), ("find", {"q": 1}, "[]")]
     assert [step.result.is_error for step in trajectory.transitions] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"id": 7, "title": "Plan", "content": []},
+        {"type": "doc", "content": [{"type": "paragraph", "content": [{"type": "text", "text": "hi"}]}]},
+        {"id": "m1", "content": [{"type": "text", "text": "hi"}], "usage": {"tokens": 3}},
+        {"content": []},
+        [{"type": "invoice", "id": 1}],
+        [{"type": "text", "label": "Name"}],
+    ],
+)
+def test_an_answer_with_content_of_its_own_keeps_all_its_fields(answer: JsonValue, tmp_path: Path) -> None:
+    trajectory = only(
+        imported(tmp_path, text_spec(), {"instruction": "go", "steps": [{**STEP, "observation": answer}]})
+    )
+    assert json.loads(trajectory.transitions[0].result.observation) == answer
+
+
+def test_an_answer_in_the_form_of_an_mcp_result_is_read_as_one(tmp_path: Path) -> None:
+    rows: list[JsonValue] = [
+        {**STEP, "observation": {"content": [{"type": "text", "text": "hi"}], "_meta": {"a": 1}}},
+        {**STEP, "observation": {"content": [], "isError": True}},
+    ]
+    said, failed = only(imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})).transitions
+    assert (said.result.observation, said.result.info["meta"]) == ("hi", {"a": 1})
+    assert (failed.result.observation, failed.result.is_error) == ("", True)
 
 
 CALL: JsonObject = {"name": "find", "arguments": {}}

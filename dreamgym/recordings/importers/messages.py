@@ -11,6 +11,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 from pydantic import JsonValue
 
@@ -25,6 +26,13 @@ from dreamgym.recordings.importers.base import (
 )
 from dreamgym.state import objects
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
+
+_MCP_FIELDS = {"content", "isError", "structuredContent", "_meta", "resultType"}
+_SAYING = ("content", "isError", "structuredContent")
+"""Fields of an MCP result of which at least one says something."""
+_TEXTS = ("text", "input_text", "output_text")
+_OTHERS = ("image", "audio", "resource", "resource_link", "image_url", "input_image", "input_audio", "input_file")
+"""Types of content blocks, in MCP and in the messages of models."""
 
 
 @dataclass(frozen=True)
@@ -212,9 +220,8 @@ def action_of(call: ToolRequest) -> ToolCall | str:
 
 def result_from(content: object, *, is_error: bool = False, structured: object = None) -> StepResult:
     """Make a StepResult from a tool result: a text, a list of content blocks, an MCP result, or any JSON value."""
-    if isinstance(content, dict) and is_content(content.get("content")):
-        said = {name: content.get(name) for name in ("content", "structuredContent", "_meta")}
-        return result_of({**said, "isError": is_error or content.get("isError") is True})
+    if is_mcp_result(content):
+        return result_of({**content, "isError": is_error or content.get("isError") is True})
     if isinstance(content, str):
         blocks: list[JsonObject] = [{"type": "text", "text": content}]
     elif is_content(content):
@@ -224,11 +231,16 @@ def result_from(content: object, *, is_error: bool = False, structured: object =
     return result_of({"content": blocks, "isError": is_error, "structuredContent": structured})
 
 
+def is_mcp_result(value: object) -> TypeGuard[JsonObject]:
+    """True for an MCP result: an object with its fields alone, so that no answer of another kind loses a field."""
+    if not isinstance(value, dict) or not value.keys() <= _MCP_FIELDS:
+        return False
+    return is_content(value.get("content")) and any(value.get(name) not in (None, []) for name in _SAYING)
+
+
 def is_content(value: object) -> bool:
-    """True if a value is a list of content blocks, each an object with its type."""
-    return isinstance(value, list) and all(
-        isinstance(block, dict) and isinstance(block.get("type"), str) for block in value
-    )
+    """True if a value is a list of content blocks, each of a type that MCP or another format has."""
+    return isinstance(value, list) and all(isinstance(block, dict) and _is_block(block) for block in value)
 
 
 def text_of(content: object) -> str:
@@ -268,8 +280,13 @@ def openai_tools(definitions: object) -> tuple[JsonObject, ...]:
 
 def _words(block: object) -> str:
     if isinstance(block, dict):
-        return text(block.get("text")) if block.get("type") in ("text", "input_text", "output_text") else ""
+        return text(block.get("text")) if block.get("type") in _TEXTS else ""
     return text(block)
+
+
+def _is_block(block: JsonObject) -> bool:
+    kind = block.get("type")
+    return kind in _OTHERS if kind not in _TEXTS else isinstance(block.get("text"), str)
 
 
 def _block(block: JsonObject) -> JsonObject:
@@ -277,6 +294,6 @@ def _block(block: JsonObject) -> JsonObject:
     data: JsonValue = block.get("base64", block.get("data"))
     if block.get("type") in ("image", "audio") and isinstance(data, str):
         return {"type": block["type"], "data": data, "mimeType": block.get("mime_type", block.get("mimeType", ""))}
-    if isinstance(block.get("text"), str) and block["type"] in ("text", "input_text", "output_text"):
+    if block["type"] in _TEXTS:
         return {"type": "text", "text": block["text"]}
     return block

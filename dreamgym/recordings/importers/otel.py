@@ -26,6 +26,7 @@ from dreamgym.recordings.importers.messages import (
     ToolAnswer,
     ToolRequest,
     is_content,
+    is_mcp_result,
     openai_tools,
     result_from,
     text_or_none,
@@ -103,8 +104,7 @@ def _result(span: Span) -> StepResult | None:
     if _RESULT not in span.attributes:
         return None
     value = span.value(_RESULT)
-    is_mcp = isinstance(value, dict) and is_content(value.get("content"))
-    if not (is_mcp or isinstance(value, str) or (value and is_content(value))):
+    if not (is_mcp_result(value) or isinstance(value, str) or (value and is_content(value))):
         value = span.attributes[_RESULT]
     return result_from(value, is_error=span.failed)
 
