@@ -89,6 +89,25 @@ def test_an_episode_that_is_done_but_has_no_reward_gets_no_reward(given: JsonObj
     assert (rated.reward, rated.stop_reason) == (0.0, StopReason.TERMINATED)
 
 
+def test_an_episode_whose_end_has_no_reward_gets_its_reward_from_success_alone(tmp_path: Path) -> None:
+    rows: list[JsonValue] = [STEP, {"action": "look", "observation": "solved!", "done": True}]
+    unknown = only(imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows}))
+    assert (unknown.reward, unknown.stop_reason) == (None, StopReason.CLOSED)
+    for success in (True, False, 1, 0):
+        told = only(imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows, "success": success}))
+        assert (told.success, told.stop_reason) == (bool(success), StopReason.TERMINATED)
+
+
+@pytest.mark.parametrize("success", ["no", 0.5, [], {}])
+def test_a_success_that_is_neither_true_nor_false_is_reported_and_the_reward_is_unknown(
+    success: JsonValue, tmp_path: Path
+) -> None:
+    row: JsonObject = {**STEP, "reward": 1.0, "done": True}
+    report = imported(tmp_path, text_spec(), {"instruction": "go", "steps": [row], "success": success})
+    assert (report.trajectories[0].reward, report.trajectories[0].success) == (None, False)
+    assert [one.reason for one in report.left_out] == ["its success is neither true nor false"]
+
+
 def test_a_reward_that_is_not_a_number_is_reported_and_the_reward_is_unknown(tmp_path: Path) -> None:
     rows: list[JsonValue] = [STEP, {**STEP, "reward": "1.0", "done": True}]
     report = imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from importer_stage import DATA, spec
+from pydantic import JsonValue
 
 from dreamgym.recordings.importers import FORMATS, Document, ImportReport, read_file
 from dreamgym.types import JsonObject, Source, StopReason
@@ -60,7 +61,7 @@ def test_without_a_tool_to_respond_the_calls_remain_and_omitted_messages_are_cou
     assert (len(steps), report.replies) == (1153, 1157)
 
 
-def run(*messages: JsonObject, reward: float = 1.0) -> JsonObject:
+def run(*messages: JsonObject, reward: JsonValue = 1.0) -> JsonObject:
     task: JsonObject = {"instruction": "You are Mia and want a refund."}
     return {"task_id": 7, "trial": 0, "reward": reward, "info": {"task": task}, "traj": list(messages)}
 
@@ -95,3 +96,17 @@ def test_a_transfer_to_a_human_ends_the_run() -> None:
     (trajectory,) = report.trajectories
     assert trajectory.transitions[-1].result.terminated
     assert (trajectory.stop_reason, trajectory.final_reward) == (StopReason.TERMINATED, 1.0)
+
+
+@pytest.mark.parametrize("reward", [None, "1.0", 0.2])
+def test_a_run_whose_reward_is_neither_0_nor_1_has_no_known_outcome(reward: JsonValue) -> None:
+    report = ImportReport()
+    traj = run({"role": "user", "content": "Hi!"}, *call("transfer_to_human_agents", "done"), reward=reward)
+    found = FORMATS["tau-bench"].read([Document("x", traj)])
+    report.add((("tau-bench", item) for item in found), spec("transfer_to_human_agents"))
+    (trajectory,) = report.trajectories
+    assert (trajectory.reward, trajectory.stop_reason) == (None, StopReason.CLOSED)
+    assert not trajectory.transitions[-1].result.terminated
+    assert [one.reason for one in report.left_out] == [
+        f"its outcome is not known: expected the reward 0 or 1, got {json.dumps(reward)}"
+    ]

@@ -5,8 +5,9 @@
 
 An action is a text, or a call as {name, arguments}. A step with `is_error` true is a tool error. InterCode's reward of
 a turn is the score so far, not a part of a sum. The episode gets the best one, as InterCode's own summary does. An
-action that InterCode marks as not valid could not be run, so it is a tool error. If no step has a reward, or one of
-them cannot be read, the reward of the episode is not known, even if a step has `done`.
+action that InterCode marks as not valid could not be run, so it is a tool error. `success` (true or false) says how the
+episode ended. Without it, the step with `done` does so by its reward. If that step has no reward, or one of the rewards
+or `success` cannot be read, the reward of the episode is not known.
 """
 
 from __future__ import annotations
@@ -78,8 +79,11 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
             if not isinstance(row.get("done", False), bool | None):
                 left_out.append(Skipped(f"{where}, step {index}", "its done is neither true nor false"))
     final = _verdict(fields)
+    if fields.get("success") not in (None, 0, 1):
+        readable = False
+        left_out.append(Skipped(where, "its success is neither true nor false"))
     # a step that ends the task has a known reward; without a reward, the end must stay open
-    is_rated = readable and any(reward is not None for reward in rewards)
+    is_rated = readable and (final is not None or rewards[-1:] not in ([], [None]))
     if done and is_rated and final is None and 0 < (rewards[-1] or 0.0) < 1:  # any positive reward is a success
         is_rated = False
         steps[-1] = ImportedStep(steps[-1].action, steps[-1].result.model_copy(update={"reward": 0.0}))
@@ -107,8 +111,8 @@ def _verdict(fields: JsonObject) -> float | None:
     A score is no reward: any positive reward counts as a success.
     """
     summary, success = fields.get("summary"), fields.get("success")
-    if isinstance(success, bool):
-        return float(success)
+    if success is not None:
+        return float(success) if success in (0, 1) else None
     score = number(summary.get("max_reward")) if isinstance(summary, dict) else None
     return None if score is None else float(score == 1)
 

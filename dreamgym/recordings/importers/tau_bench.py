@@ -2,11 +2,12 @@
 
 Speaking to the user is an action, `respond`, whose observation is the simulated user's reply. The run ends with the
 reply that contains ###STOP### or with the transfer to a human. A tool that fails answers with a text that starts with
-"Error:" or "Unknown action ".
+"Error:" or "Unknown action ". If the reward is neither 0 nor 1, the outcome is not known, and the run has no end.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from dreamgym.recordings.importers.base import (
     ImportedEpisode,
     ImportedStep,
     Importer,
+    Skipped,
     each,
     number,
     text,
@@ -46,15 +48,22 @@ def read(document: Document) -> Iterator[Found]:
         yield episode
         return
     task = as_object(as_object(run.get("info")).get("task"))
+    reward = number(run.get("reward"))
+    is_rated = reward in {0.0, 1.0}
     episode = replace(
         episode,
         instruction=text(task.get("instruction")) or episode.instruction,
         opening=episode.instruction,
         steps=tuple(_with_error(step) for step in episode.steps),
-        final_reward=number(run.get("reward")),
+        final_reward=reward if is_rated else None,
         metadata={"tau_bench_task": run.get("task_id")},
     )
-    yield _ended(episode, messages)
+    if is_rated:
+        yield _ended(episode, messages)
+    else:
+        given = json.dumps(run.get("reward"))[:40]
+        reason = f"its outcome is not known: expected the reward 0 or 1, got {given}"
+        yield replace(episode, left_out=(*episode.left_out, Skipped(document.where, reason)))
 
 
 def _with_error(step: ImportedStep) -> ImportedStep:
