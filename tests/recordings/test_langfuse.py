@@ -186,3 +186,11 @@ def test_a_trace_without_a_tool_call_is_reported(tmp_path: Path) -> None:
     assert [(one.where, one.reason) for one in report.skipped] == [
         ("file.jsonl, line 1, trace t", "has no tool call with a result")
     ]
+
+
+def test_calls_keep_their_order_and_the_trace_stays_the_first_if_a_time_cannot_be_read(tmp_path: Path) -> None:
+    rows = [observation("find", "TOOL", second, input={"q": second}, output="#7") for second in (1, 2, 3)]
+    rows[1]["startTime"] = "two seconds past ten"
+    trajectory = only(imported(tmp_path, spec("find"), trace(rows, input="Who is Mia?")))
+    assert trajectory.task.instruction == "Who is Mia?"
+    assert [arguments["q"] for _, arguments, _ in steps(trajectory)] == [1, 2, 3]

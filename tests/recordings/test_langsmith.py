@@ -168,3 +168,23 @@ def test_a_call_whose_id_is_used_again_does_not_get_the_answer_of_the_other_call
     found = run("b", inputs={"q": "Mia"}, outputs={"output": "Mia Li, id 7"}, extra={"tool_call_id": "call_0"})
     steps = only(imported(tmp_path, spec("find"), ROOT, failed, found, model)).transitions
     assert [step.result.observation for step in steps] == ["Error: q must not be empty", "Mia Li, id 7"]
+
+
+@pytest.mark.parametrize("time", ["2026-11-01 10:00:02 UTC", None, "2026-11-01T10:00:02"])
+def test_calls_keep_their_order_if_a_time_cannot_be_read_or_has_no_zone(time: str | None, tmp_path: Path) -> None:
+    first, last = (run(name, start_time=f"2026-11-01T10:00:0{at}Z") for name, at in (("a", 1), ("c", 3)))
+    found = steps(only(imported(tmp_path, spec("find"), ROOT, first, run("b", start_time=time), last)))
+    assert [arguments["q"] for _, arguments, _ in found] == ["a", "b", "c"]
+
+
+def test_calls_without_a_readable_time_are_sorted_by_their_dotted_order(tmp_path: Path) -> None:
+    late, early = (
+        run(name, start_time="", dotted_order=f"20261101T10000{at}Zroot") for name, at in (("a", 2), ("b", 1))
+    )
+    found = steps(only(imported(tmp_path, spec("find"), late, early)))
+    assert [arguments["q"] for _, arguments, _ in found] == ["b", "a"]
+
+
+def test_a_run_with_the_status_error_is_a_tool_error(tmp_path: Path) -> None:
+    (step,) = only(imported(tmp_path, spec("find"), ROOT, run("a", status="error"))).transitions
+    assert (step.result.observation, step.result.is_error) == ("#7", True)

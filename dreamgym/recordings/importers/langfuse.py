@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, text
 from dreamgym.recordings.importers.messages import openai_tools
-from dreamgym.recordings.importers.traced_runs import TracedRun, episodes_of, moment, parsed
+from dreamgym.recordings.importers.traced_runs import OUTERMOST, TracedRun, episodes_of, moment, parsed
 from dreamgym.state import objects
 from dreamgym.types import JsonObject
 
@@ -49,7 +49,7 @@ def _runs(row: JsonObject, where: str) -> Iterator[TracedRun]:
         waiting = [(child, "") for child in reversed(objects(row.get("observations")))]
         if waiting:
             # the trace is the outermost run: its input contains the task if no generation does
-            yield _run({**trace, "type": "TRACE", "id": "", "startTime": None}, name, where)
+            yield _run({**trace, "type": "TRACE", "id": ""}, name, where)
         while waiting:
             child, parent = waiting.pop()
             run = _run(child, name, where, parent)
@@ -72,7 +72,7 @@ def _run(row: JsonObject, trace: str, where: str, parent: str = "") -> TracedRun
         trace=_either(row, "traceId", "trace_id") or trace,
         id=text(row.get("id")),
         parent=_either(row, "parentObservationId", "parent_observation_id") or parent,
-        started=(moment(row.get("startTime", row.get("start_time"))), ""),
+        started=OUTERMOST if kind == "TRACE" else moment(row.get("startTime", row.get("start_time"))),
         is_tool={"TOOL": True, "GENERATION": False, "TRACE": False}.get(kind),
         is_model=kind == "GENERATION",
         name=text(row.get("name")),

@@ -6,9 +6,10 @@ another tool made is left out and reported, since the agent did not make it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
@@ -23,6 +24,9 @@ from dreamgym.types import JsonObject, StepResult
 _WRAPPERS = ("messages", "generations", "choices", "message", "input", "output")
 """Keys under which model calls and chains keep messages."""
 
+OUTERMOST = -math.inf
+"""Start of a run that is always the first of its trace."""
+
 
 @dataclass(frozen=True)
 class TracedRun:
@@ -33,8 +37,8 @@ class TracedRun:
     """Empty if the row does not have it; its outermost parent then identifies the trace."""
     id: str
     parent: str
-    started: tuple[float, str]
-    """Sort key of the runs in one trace."""
+    started: float | None
+    """The start, see `moment`; None if it cannot be read."""
     is_tool: bool | None
     """None: the run is a tool call only if its name is that of a tool."""
     is_model: bool
@@ -49,6 +53,8 @@ class TracedRun:
     """The reason why `given` cannot be used as arguments."""
     tools: tuple[JsonObject, ...] = ()
     """MCP tool definitions."""
+    order: str = ""
+    """A text that sorts the runs of a trace; empty if the format has none."""
 
 
 def episodes_of(runs: Sequence[TracedRun]) -> Iterator[ImportedEpisode]:
@@ -60,7 +66,7 @@ def episodes_of(runs: Sequence[TracedRun]) -> Iterator[ImportedEpisode]:
         members = traces.setdefault(run.trace or _root(run, known, roots), {})
         members[run.id or f"run {index} without an id"] = run
     for trace, members in traces.items():
-        yield _episode(trace, sorted(members.values(), key=lambda run: run.started))
+        yield _episode(trace, _in_order([*members.values()]))
 
 
 def parsed(value: JsonValue) -> JsonValue:
@@ -73,14 +79,18 @@ def parsed(value: JsonValue) -> JsonValue:
     return value
 
 
-def moment(value: JsonValue) -> float:
-    """A time as a number: an ISO text in seconds since the epoch, a number as it is; 0 for anything else."""
+def moment(value: JsonValue) -> float | None:
+    """A time as a number: an ISO text in seconds since the epoch, a number as it is; None for anything else.
+
+    A text without a time zone is in UTC.
+    """
     if not isinstance(value, str):
-        return number(value) or 0.0
+        return number(value)
     try:
-        return datetime.fromisoformat(value).timestamp()
+        time = datetime.fromisoformat(value)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, OSError):
-        return 0.0
+        return None
 
 
 def messages_in(value: JsonValue, role: str) -> list[ChatMessage]:
@@ -114,6 +124,15 @@ def messages_in(value: JsonValue, role: str) -> list[ChatMessage]:
             elif len(one) == 1:
                 waiting += [text for text in one.values() if isinstance(text, str)]
     return [*found, *messages_of(items)]
+
+
+def _in_order(runs: list[TracedRun]) -> list[TracedRun]:
+    """The runs by their start, else by their `order`; as they are in the file if some of the runs lack both."""
+    if all(run.started is not None for run in runs):
+        return sorted(runs, key=lambda run: (run.started or 0.0, run.order))
+    if all(run.order for run in runs):
+        return sorted(runs, key=lambda run: run.order)
+    return sorted(runs, key=lambda run: run.started != OUTERMOST)
 
 
 def _root(run: TracedRun, known: dict[str, TracedRun], roots: dict[str, str]) -> str:
