@@ -445,7 +445,7 @@ def read_trajectories(file: Path) -> list[Trajectory]:
 def _require_own_ids(file: Path, what: str, rows: Sequence[Task | Trajectory]) -> None:
     known: dict[str, Task | Trajectory] = {}
     for number, row in enumerate(rows, start=1):
-        if known.setdefault(row.id, row) != row:
+        if not row.has_json_of(known.setdefault(row.id, row)):
             raise InvalidInput(
                 f"{file}, {what} {number}: an earlier {what} has the id {row.id!r} and other content; "
                 "give one another id"

@@ -23,6 +23,13 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def has_json_of(self, other: Frozen | None) -> bool:
+        """True if the other one has the same JSON, in any order of keys. For `==`, 1, 1.0 and true are the same."""
+        if other is None or self is other or self != other:
+            return self is other
+        mine, others = (json.dumps(row.model_dump(mode="json"), sort_keys=True) for row in (self, other))
+        return mine == others
+
 
 class TokenUsage(Frozen):
     """Tokens of calls to a language model, as its endpoint counts and bills them; zero if they are not known."""

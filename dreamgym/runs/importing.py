@@ -85,7 +85,9 @@ async def import_files(
                     "know only what is in it: to add episodes, import them with --out NEW.jsonl, and append that file"
                 )
             found_there = {one.id: one for one in there}
-            if not all_new and (unlike := [one.id for one in report.trajectories if found_there.get(one.id) != one]):
+            if not all_new and (
+                unlike := [one.id for one in report.trajectories if not one.has_json_of(found_there.get(one.id))]
+            ):
                 say(
                     "not stored, because their ids are stored with other content or of another environment: "
                     f"{listed(unlike)}. Give them other ids, or replace those of this environment with `dreamgym seed`"
@@ -103,7 +105,7 @@ def _require_nothing_lost(out: Path, trajectories: Sequence[Trajectory]) -> None
     if not out.is_file():
         return
     there, new = read_jsonl(out, Trajectory), {one.id: one for one in trajectories}
-    lost = [one.id for one in there if new.get(one.id) != one]
+    lost = [one.id for one in there if not one.has_json_of(new.get(one.id))]
     if lost:
         raise InvalidInput(
             f"{out} would lose {len(lost)} of its {len(there)} trajectories, or changes in them: {listed(lost)}. Give "

@@ -171,6 +171,18 @@ def test_a_line_with_the_id_of_a_recorded_trajectory_does_not_displace_it_and_is
     assert copies(folder) == [forged.encode()]
 
 
+def test_a_line_that_differs_in_the_type_of_a_value_alone_is_kept_in_a_copy(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("find", "Ada", limit=1)
+    update_folder(folder)
+    file = folder / "trajectories.jsonl"
+    good = file.read_text()
+    file.write_text(good + good.replace('"limit":1', '"limit":true'))
+    report = update_folder(folder)
+    assert report is not None
+    assert "line 2: an earlier trajectory has the id 'crm-a' and other content" in report.messages[0]
+
+
 def test_an_edit_that_does_not_fit_the_schema_is_reported_left_out_and_kept_in_a_copy(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     world: JsonObject = {"people": {"P-1": {"person_id": "P-1", "name": "Ada"}}}

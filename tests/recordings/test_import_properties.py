@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from importer_stage import imported, only, spec, steps
 from pydantic import JsonValue
 
-from dreamgym.environment import read_jsonl
+from dreamgym.environment import read_jsonl, read_trajectories
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.recordings.importers import (
     FORMATS,
@@ -211,6 +211,18 @@ def test_another_trajectory_with_the_id_of_an_earlier_one_is_reported(tmp_path: 
     assert (len(report.trajectories), report.repeated) == (1, 1)
     assert [one.where for one in report.skipped] == [f"trajectory {line['id']!r}"]
     assert report.skipped[0].reason == "an earlier one has this id and other content; give it another id"
+
+
+def test_calls_that_differ_in_the_type_of_a_value_alone_are_different(tmp_path: Path) -> None:
+    line: Any = only(imported(tmp_path, spec("find"), CHAT)).model_dump(mode="json")
+    lines: list[JsonValue] = []
+    for arguments in ({"q": 1, "all": "no"}, {"q": True, "all": "no"}, {"q": 1.0, "all": "no"}, {"all": "no", "q": 1}):
+        line["transitions"][0]["action"]["arguments"] = arguments
+        lines.append(json.dumps(line))
+    report = imported(tmp_path, spec("find"), *lines)
+    assert (len(report.trajectories), report.repeated, len(report.skipped)) == (1, 1, 2)
+    with pytest.raises(InvalidInput, match="trajectory 2: an earlier trajectory has the id"):
+        read_trajectories(tmp_path / "file.jsonl")
 
 
 def test_a_file_that_begins_with_a_byte_order_mark_is_refused_with_what_to_do(tmp_path: Path) -> None:

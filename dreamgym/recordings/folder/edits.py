@@ -192,7 +192,7 @@ def _readable(file: Path) -> tuple[dict[str, Trajectory], list[str]]:
         except ValidationError as error:
             faults.append(f"line {number}: {first_reason(error)}")
             continue
-        if found.setdefault(one.id, one) != one:
+        if not found.setdefault(one.id, one).has_json_of(one):
             faults.append(f"line {number}: an earlier trajectory has the id {one.id!r} and other content")
     return found, faults
 

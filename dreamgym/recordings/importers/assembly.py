@@ -64,7 +64,7 @@ class ImportReport:
             except _Unusable as unusable:
                 self.skipped.append(Skipped(unusable.where, str(unusable)))
                 continue
-            if known.setdefault(trajectory.id, trajectory) != trajectory:
+            if not known.setdefault(trajectory.id, trajectory).has_json_of(trajectory):
                 where = f"trajectory {trajectory.id!r}"
                 self.skipped.append(Skipped(where, "an earlier one has this id and other content; give it another id"))
                 continue
