@@ -206,8 +206,8 @@ class EnvironmentSpec(Frozen):
                     **config,
                     **limits,
                     "state": state,
-                    "tools_list": _read_json(folder / "tools.json"),
-                    "mirror": _read_json(folder / "server.json") if (folder / "server.json").exists() else {},
+                    "tools_list": read_json(folder / "tools.json"),
+                    "mirror": read_json(folder / "server.json") if (folder / "server.json").exists() else {},
                     "tasks": read_tasks(folder),
                     "adapter": real.pop("adapter", None),
                     "options": real,
@@ -489,12 +489,13 @@ def _read_toml(path: Path) -> dict[str, JsonObject]:
         raise InvalidInput(f"{path}: {error}") from error
 
 
-def _read_json(path: Path) -> JsonObject | list[JsonObject]:
+def read_json(path: Path) -> JsonObject | list[JsonObject]:
+    """The object in a file, or its list of objects. Raises InvalidInput naming the file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{path}: {error}") from error
     pages = value if isinstance(value, list) else [value]
     if not all(isinstance(page, dict) for page in pages):
-        raise InvalidInput(f"{path}: expected a JSON object, or a list of them, got {type(value).__name__}")
+        raise InvalidInput(f"{path}: expected a JSON object, or a list of them, got {json.dumps(value)[:60]}")
     return value  # type: ignore[no-any-return]

@@ -163,6 +163,26 @@ def test_without_any_tool_list_nothing_is_written_and_tools_json_can_be_written_
     assert list(trajectories(folder)) == ["crm-a"]
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('["x"]', 'expected a JSON object, or a list of them, got ["x"]'),
+        ("null", "expected a JSON object, or a list of them, got null"),
+        ("[" * 100_000, "recursion"),
+        ('{"tools": 5}', "an object with a non-empty list 'tools'; got {\"tools\": 5}: write the server's answer"),
+        ('{"tools": [{}]}', "every tool needs a name; got"),
+    ],
+)
+def test_a_faulty_tools_json_is_refused_with_what_was_expected(content: str, said: str, tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").call("get", "Ada", id="x1")
+    (folder / "tools.json").write_text(content)
+    with pytest.raises(InvalidInput) as refusal:
+        build_folder(folder)
+    assert f"{folder / 'tools.json'}: " in str(refusal.value)
+    assert said in str(refusal.value)
+
+
 def test_a_tool_list_that_cannot_be_used_is_named_if_there_is_no_other(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").exchange("tools/list", {}, result={"tools": [GET, {"name": ""}]}).call("get", "Ada", id="x1")

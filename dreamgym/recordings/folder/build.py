@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dreamgym.environment import read_tasks, require_files
+from dreamgym.environment import fault_of_tools, read_json, read_tasks, require_files
 from dreamgym.errors import InvalidInput
 from dreamgym.files import alone_in, write_whole
 from dreamgym.recordings.folder.edits import (
@@ -161,11 +161,13 @@ def _pages_in(folder: Path, runs: Sequence[Run]) -> Pages:
             f"{folder}: {why}, and there is no tools.json: record a run whose agent asks for tools/list, or write the "
             "server's answer to it into tools.json"
         )
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{file}: {error}") from error
-    return tuple(value) if isinstance(value, list) else (value,)
+    value = read_json(file)
+    pages = tuple(value) if isinstance(value, list) else (value,)
+    if fault := fault_of_tools(pages):
+        raise InvalidInput(
+            f"{file}: {fault}; got {json.dumps(value)[:60]}: write the server's answer to tools/list into it"
+        )
+    return pages
 
 
 def _write(folder: Path, tasks: Iterable[Task], known: Stated, trajectories: Sequence[Trajectory]) -> None:
