@@ -16,7 +16,7 @@ from dreamgym.recordings.importers.folder import (
     defined_tools,
     has_tools,
     make_environment,
-    removed_on_failure,
+    new_folder,
     write_episodes,
 )
 from dreamgym.redaction import Redact, RedactionRules, redact_by
@@ -125,7 +125,7 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Iter
             _tell_reasons("not usable", unread, redact_by(rules))
             if len(unread) == len(found):
                 raise InvalidInput(f"{folder} cannot be made: nothing in the files can be read; see above")
-        with removed_on_failure(folder):
+        with new_folder(folder):
             spec = make_environment(folder, tools)
             for name, places in differing.items():
                 say(f"tool {name!r} is defined differently in {listed(places, 1)}; the first definition is kept")

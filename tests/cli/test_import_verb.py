@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from dreamgym.cli.app import main
 from dreamgym.environment import EnvironmentSpec, read_jsonl
+from dreamgym.recordings.importers.folder import new_folder
 from dreamgym.types import JsonObject, Origin, Source, Trajectory
 
 Command = Callable[..., tuple[int, str]]
@@ -255,6 +256,18 @@ def test_a_new_folder_is_not_left_behind_if_another_folder_has_its_name_in_the_s
     code, said = run("chats.jsonl", "--env", "two/crm", "--new")
     assert (code, "have the same environment name, 'crm'" in said) == (2, True)
     assert list((tmp_path / "two").iterdir()) == []
+
+
+def test_of_two_imports_into_one_new_folder_the_second_is_refused_and_removes_nothing(
+    run: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "chats.jsonl").write_text(json.dumps({**chat("find"), "tools": [FIND]}))
+    with new_folder(tmp_path / "made"):
+        (tmp_path / "made" / "env.toml").write_text('name = "made"')
+        code, said = run("chats.jsonl", "--env", "made", "--new", "--out", "out.jsonl")
+        assert (code, "another command works in it" in said) == (2, True)
+        assert [file.name for file in (tmp_path / "made").iterdir()] == ["env.toml"]
+    assert run("chats.jsonl", "--env", "made", "--new", "--out", "out.jsonl")[0] == 0
 
 
 @pytest.mark.usefixtures("chats")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.files import write_whole
+from dreamgym.files import alone_in, write_whole
 from dreamgym.recordings.folder import identity
 from dreamgym.recordings.folder.env_file import redaction_in
 from dreamgym.recordings.importers.base import Found, ImportedEpisode
@@ -54,25 +54,38 @@ def has_tools(folder: Path) -> bool:
 
 
 @contextmanager
-def removed_on_failure(folder: Path) -> Iterator[None]:
-    """Remove the files that the block has added to the folder if the block fails, so that it can be tried again."""
-    was_there = folder.exists()
-    names = ("env.toml", identity.FILE, "tools.json", "tasks.jsonl", "trajectories.jsonl")
-    files = (folder / name for name in names)
-    missing = [file for file in files if not file.exists()]
-    try:
-        yield
-    except BaseException:  # Ctrl-C too
-        with suppress(OSError):
-            for file in missing:
-                file.unlink(missing_ok=True)
-            if not was_there:
-                folder.rmdir()
-        raise
+def new_folder(folder: Path) -> Iterator[None]:
+    """Make the folder if it is not there, and keep other commands out of it during the block.
+
+    If the block fails, what it has added is removed, so that it can be tried again.
+
+    Raises:
+        InvalidInput: another command works in the folder, or the folder cannot be made.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    with ExitStack() as held:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held.enter_context(alone_in(folder, waits=False))
+        except OSError as error:
+            raise InvalidInput(f"{folder} cannot be written: {error}") from error
+        names = ("env.toml", identity.FILE, "tools.json", "tasks.jsonl", "trajectories.jsonl")
+        missing = [folder / name for name in names if not (folder / name).exists()]
+        try:
+            yield
+        except BaseException:  # Ctrl-C too
+            with suppress(OSError):
+                for file in missing:
+                    file.unlink(missing_ok=True)
+                for path in made:
+                    path.rmdir()
+            raise
 
 
 def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
     """Write tools.json, redacted by the folder's rules, and env.toml if there is none, and load the folder.
+
+    The folder must be there, see `new_folder`.
 
     Raises:
         InvalidInput: there is a tools.json already, no file defines a tool, or the folder cannot be named or written.
@@ -90,7 +103,6 @@ def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
             f"{folder} cannot give the environment its name: use a folder whose name has a letter or a digit"
         )
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (folder / "env.toml").exists():
             write_whole(folder / "env.toml", _ENV.format(name=name))
         redact = redact_by(redaction_in(folder))
