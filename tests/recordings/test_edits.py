@@ -10,7 +10,8 @@ import pytest
 from folder_stage import FIND, GET, Tape, contents, crm, trajectories
 
 from dreamgym.environment import EnvironmentSpec, read_jsonl
-from dreamgym.recordings.folder import build_folder, update_folder
+from dreamgym.files import write_whole
+from dreamgym.recordings.folder import build, build_folder, update_folder
 from dreamgym.types import JsonObject, Task
 
 
@@ -46,6 +47,46 @@ def test_a_folder_is_built_again_only_if_something_that_it_is_made_from_has_chan
             file.write("\n")
         assert update_folder(folder) is not None, change
         assert update_folder(folder) is None, change
+
+
+@pytest.mark.parametrize("at", ["tasks.jsonl", "trajectories.jsonl", "observed.json", "tools.json"])
+def test_a_folder_whose_build_was_killed_is_soon_the_same_as_without_the_kill(
+    at: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Tape(folder, "a", at=2500).note(task="Who is x1?", task_id="x1")
+    update_folder(folder)
+    edit(folder, "Ada", "Eve")
+    Tape(folder, "c", at=3000).hello(GET).call("get", "Cyd", id="x3").note(task="Who is Cyd?", task_id="cyd")
+    whole = shutil.copytree(folder, tmp_path / "whole" / "crm")
+
+    def killed(file: Path, content: str) -> None:
+        if file.name == at:
+            raise KeyboardInterrupt
+        write_whole(file, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "write_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            update_folder(folder)
+    for place in (folder, whole):
+        update_folder(place)
+        Tape(place, "c", at=4000).note(task="Who is Cyd, please?")
+        update_folder(place)
+    assert contents(folder) == contents(whole)
+    assert "Eve" in (folder / "trajectories.jsonl").read_text()
+
+
+def test_a_task_that_is_edited_after_a_killed_build_keeps_its_edit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Tape(folder, "c", at=3000).hello().call("get", "Cyd", id="x3").note(task="Who is Cyd?", task_id="cyd")
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "write_built", lambda *_: None)
+        update_folder(folder)
+    file = folder / "tasks.jsonl"
+    file.write_text(file.read_text().replace("Who is Cyd?", "Who is Cyd Li?"))
+    update_folder(folder)
+    assert file.read_text().count("Who is Cyd") == file.read_text().count("Who is Cyd Li?") == 1
 
 
 def test_of_updates_at_the_same_time_one_builds_the_folder_and_the_others_wait_for_it(folder: Path) -> None:

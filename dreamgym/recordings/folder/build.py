@@ -10,7 +10,9 @@ from dreamgym.environment import fault_of_tools, read_json, read_tasks, require_
 from dreamgym.errors import InvalidInput
 from dreamgym.files import alone_in, write_whole
 from dreamgym.recordings.folder.edits import (
+    begin,
     digest_of_recordings,
+    digests_of,
     edited_tasks,
     is_edited_list,
     last_built,
@@ -112,16 +114,19 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
         )
     all_tasks = [edited.get(task.id, task) for task in tasks.all]
     listing = _readable(tools.current[0] if len(tools.current) == 1 else list(tools.current))
+    coming = digests_of(built, tasks.all, listing)
     try:
+        writes_tools = bool(runs) and not is_edited_list(folder, listing, say)
+        begin(folder, coming)
         if runs:
             mirror = mirror_of(runs, tools, calls)
             write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
             describe(folder, description_of(mirror))
         _write(folder, all_tasks, known, trajectories)
-        if runs and not is_edited_list(folder, listing, say):
+        if writes_tools:
             write_whole(folder / "tools.json", listing)
         if is_recorded(folder):
-            write_built(folder, recorded, built, tasks.all, listing)
+            write_built(folder, recorded, coming)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
     return FolderReport(messages=tuple(messages))

@@ -2,6 +2,8 @@
 
 `recordings/built.json` contains a digest of each trajectory, each recorded task and tools.json as of the last build,
 so that an edited one is recognised. An edit stays until the recording behind it changes, for instance by a label.
+While a build writes its files, the digests of what it writes are there too: if it is killed, each file is of one of
+the two builds.
 Reasoning that a teacher model wrote is not an edit: it stays as long as its step does.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -35,6 +38,13 @@ class Built(Frozen):
     """Digest of each task that the recordings gave, by id."""
     tools: str = ""
     """Digest of tools.json as the recordings gave it."""
+    unfinished: tuple[Built, ...] = ()
+    """Digests of builds that have begun since and were not finished. Each file may be of one of them."""
+
+    def gave(self, row: str, kind: Literal["trajectories", "tasks"]) -> set[str]:
+        """The digests of a trajectory or a task by id; more than one if it has changed in an unfinished build."""
+        builds: list[dict[str, str]] = [getattr(one, kind) for one in (self, *self.unfinished)]
+        return {one[row] for one in builds if row in one}
 
 
 def last_built(folder: Path) -> Built | None:
@@ -45,23 +55,36 @@ def last_built(folder: Path) -> Built | None:
         return None
 
 
-def write_built(folder: Path, recorded: str, built: Iterable[Trajectory], tasks: Iterable[Task], tools: str) -> None:
+def digests_of(built: Iterable[Trajectory], tasks: Iterable[Task], tools: str) -> Built:
+    """The digests of the trajectories, the tasks and the tools.json that the recordings give."""
+    return Built(
+        trajectories={one.id: _digest(one) for one in built},
+        tasks={task.id: _digest_of_task(task) for task in tasks if RECORDED in task.metadata},
+        tools=sha256(tools.encode()).hexdigest(),
+    )
+
+
+def begin(folder: Path, coming: Built) -> None:
+    """Add the digests of a build to recordings/built.json, if it is there, before the build writes its files."""
+    last = last_built(folder)
+    if last is not None:
+        begun = tuple(one for one in last.unfinished if one != coming)
+        _write(folder, last.model_copy(update={"made_from": "", "unfinished": (*begun, coming)}))
+
+
+def write_built(folder: Path, recorded: str, done: Built) -> None:
     """Write recordings/built.json, after the other files of a build.
 
     Args:
         folder: folder of the environment.
         recorded: result of `digest_of_recordings` before the recordings were read.
-        built: the trajectories that the recordings gave.
-        tasks: the tasks that the recordings gave.
-        tools: the tools.json that the recordings gave.
+        done: the digests of the build.
     """
-    noted = Built(
-        made_from=made_from(folder, recorded),
-        trajectories={one.id: _digest(one) for one in built},
-        tasks={task.id: _digest_of_task(task) for task in tasks if RECORDED in task.metadata},
-        tools=sha256(tools.encode()).hexdigest(),
-    )
-    write_whole(folder / "recordings" / "built.json", noted.model_dump_json(indent=1) + "\n")
+    _write(folder, done.model_copy(update={"made_from": made_from(folder, recorded)}))
+
+
+def _write(folder: Path, built: Built) -> None:
+    write_whole(folder / "recordings" / "built.json", built.model_dump_json(indent=1, exclude_defaults=True) + "\n")
 
 
 def digest_of_recordings(folder: Path) -> str:
@@ -77,11 +100,11 @@ def made_from(folder: Path, recorded: str) -> str:
 
 def tasks_by_hand(folder: Path, listed: Iterable[Task]) -> list[Task]:
     """The tasks of tasks.jsonl that a person wrote, also as a copy of a recorded one, without its mark."""
-    given = (last_built(folder) or Built()).tasks
+    last = last_built(folder) or Built()
     return [
         task.model_copy(update={"metadata": {name: item for name, item in task.metadata.items() if name != RECORDED}})
         for task in listed
-        if RECORDED not in task.metadata or (given and task.id not in given)
+        if RECORDED not in task.metadata or (last.tasks and not last.gave(task.id, "tasks"))
     ]
 
 
@@ -94,18 +117,20 @@ def edited_tasks(folder: Path, given: Iterable[Task], listed: Iterable[Task], sa
         listed: the tasks in tasks.jsonl.
         say: called with each message.
     """
-    before = (last_built(folder) or Built()).tasks
+    last = last_built(folder) or Built()
     now = {task.id: _digest_of_task(task) for task in given}
+    recorded = {task.id: task for task in listed if RECORDED in task.metadata}
+    before = {name: last.gave(name, "tasks") for name in recorded}
     edited = {
-        task.id: task for task in listed if RECORDED in task.metadata and before.get(task.id) != _digest_of_task(task)
+        name: task for name, task in recorded.items() if before[name] and _digest_of_task(task) not in before[name]
     }
-    lost = [name for name in edited if name in before and now.get(name) != before[name]]
+    lost = [name for name in edited if now.get(name) not in before[name]]
     if lost:
         say(
             f"tasks.jsonl was built again and lost the edits of {', '.join(lost)}; "
             f"the edited file was saved as {_copied(folder / 'tasks.jsonl').name}"
         )
-    return {name: task for name, task in edited.items() if name in before and name not in lost}
+    return {name: task for name, task in edited.items() if name not in lost}
 
 
 def is_edited_list(folder: Path, tools: str, say: Say) -> bool:
@@ -120,9 +145,10 @@ def is_edited_list(folder: Path, tools: str, say: Say) -> bool:
     if last is None or not last.tools or not file.exists():
         return False
     there, given = (sha256(content).hexdigest() for content in (file.read_bytes(), tools.encode()))
-    if there in {given, last.tools}:
+    before = {one.tools for one in (last, *last.unfinished)}
+    if there in {given, *before}:
         return False
-    if given == last.tools:
+    if given in before:
         return True
     say(
         "tools.json was built again and lost its edits, because the server has other tools now; "
@@ -151,24 +177,27 @@ def with_edits(
             f"{file}, {faults[0]}{f', and {len(faults) - 1} more lines' if len(faults) > 1 else ''}: what could not be "
             f"read was left out, and the damaged file was saved as {_copied(file).name}"
         )
-    digests = last.trajectories if last is not None else {}
+    before = last or Built()
     kept: list[Trajectory] = []
     lost: list[str] = []
     for one in built:
-        digest, edited = _digest(one), there.get(one.id)
-        is_mine = edited is not None and _digest(edited) in {digest, digests.get(one.id)}
-        if is_mine or digests.get(one.id) != digest:  # never edited, or its recording has changed since
+        digest, edited, gave = _digest(one), there.get(one.id), before.gave(one.id, "trajectories")
+        if edited is None:
+            # a person has removed it, unless it is new, or its line may be a damaged one
+            kept += [one] if before.trajectories.get(one.id) != digest or faults else []
+        elif _digest(edited) in {digest, *gave}:  # never edited
             kept.append(one)
-            lost += [one.id] if edited is not None and not is_mine else []
-        elif edited is not None:
+        elif digest in gave:
             kept += _fitted(edited, fit, lost)
-        elif faults:  # its line may be a damaged one
+        else:  # its recording has changed since
             kept.append(one)
+            lost.append(one.id)
     known = {one.id for one in built}
     for one in there.values():
-        if one.id in known or digests.get(one.id) == _digest(one):
+        gave = before.gave(one.id, "trajectories")
+        if one.id in known or _digest(one) in gave:
             continue
-        if last is not None and one.id not in digests:  # a person added it
+        if last is not None and not gave:  # a person added it
             kept += _fitted(one, fit, lost)
         else:
             lost.append(one.id)
