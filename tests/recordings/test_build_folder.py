@@ -73,6 +73,17 @@ def test_the_tool_list_keeps_every_field_its_order_and_its_pages(tmp_path: Path)
     assert json.dumps(json.loads((folder / "tools.json").read_text())) == json.dumps([first, second])
 
 
+def test_a_page_of_the_tool_list_that_is_read_again_leads_to_another_page(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    other: JsonObject = {"name": "list", "inputSchema": {"type": "object"}}
+    tape = Tape(folder, "a").exchange("tools/list", {}, result={"nextCursor": "2", "tools": [GET]})
+    tape.exchange("tools/list", {"cursor": "2"}, result={"tools": [FIND]})
+    tape.exchange("tools/list", {}, result={"nextCursor": "3", "tools": [other]})
+    tape.exchange("tools/list", {"cursor": "3"}, result={"tools": [GET]})
+    build_folder(folder)
+    assert [page["tools"] for page in json.loads((folder / "tools.json").read_text())] == [[other], [GET]]
+
+
 def test_the_server_presentation_holds_handshake_listings_and_lookups(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello()
@@ -291,6 +302,17 @@ def test_examples_and_entities_come_from_the_arguments_of_successful_calls(tmp_p
         "arguments": {"find": {"who": ["Ada"]}, "get": {"id": ["c-17", "0", "1", "2", "3"]}},
         "entities": ["c-17"],
     }
+
+
+@pytest.mark.parametrize("count", [5, 500])
+def test_an_entity_was_read_before_it_was_used_however_many_texts_a_run_uses(tmp_path: Path, count: int) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello().call("get", "c-1000 and", id="c-2000").call("get", "then c-2000 ends", id="c-1000")
+    for number in range(count):
+        tape.call("get", "fine", id=f"c-{3000 + number}")
+    tape.call("get", "fine", id="c-2000").call("get", "fine", id="and\nthen")
+    build_folder(folder)
+    assert json.loads((folder / "observed.json").read_text())["entities"] == ["c-1000", "c-2000", "and\nthen"]
 
 
 def test_a_faulty_tasks_file_is_reported_and_nothing_is_written(tmp_path: Path) -> None:

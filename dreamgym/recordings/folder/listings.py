@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 
 from dreamgym.environment import fault_of_tools
 from dreamgym.recordings.folder.runs import Run, Say
@@ -52,14 +52,14 @@ class ToolLists:
 
 def listings_of(run: Run, method: str) -> tuple[Listing, ...]:
     """The listing after each page of it that the run read, put together from the pages up to then."""
-    pages: dict[str | None, JsonObject] = {}
+    listing = _Joined()
     found: list[Listing] = []
     for exchange in run.exchanges:
         if exchange.method == method and exchange.result is not None:
             cursor = exchange.params.get("cursor")
-            pages[None if cursor is None else str(cursor)] = exchange.result
-            if None in pages:
-                found.append(_assembled(pages, exchange.started_at))
+            listing.add(None if cursor is None else str(cursor), exchange.result)
+            if listing.joined:
+                found.append(Listing(tuple(listing.joined), listing.complete, exchange.started_at))
     return tuple(found)
 
 
@@ -72,12 +72,12 @@ def tool_lists(runs: Sequence[Run], say: Say) -> ToolLists | None:
     of_runs = {}
     for run in runs:
         listings = listings_of(run, "tools/list")
-        usable = tuple(listing for listing in listings if fault_of_tools(listing.pages) is None)
         if listings and fault_of_tools(listings[-1].pages):
             say(f"{run.id}: the server gave a tool list without tools, or with faulty ones; it is left out")
-        whole = tuple(listing for listing in usable if listing.complete)
-        if usable:
-            of_runs[run.id] = whole or usable[-1:]
+        whole = tuple(one for one in listings if one.complete and fault_of_tools(one.pages) is None)
+        partial = (one for one in reversed(listings) if fault_of_tools(one.pages) is None)
+        if usable := whole or tuple(islice(partial, 1)):
+            of_runs[run.id] = usable
     every = list(chain.from_iterable(of_runs.values()))
     if not every:
         return None
@@ -95,18 +95,31 @@ def tools_on(pages: Sequence[JsonObject]) -> dict[str, JsonObject]:
     return {str(tool.get("name")): tool for tool in tools}
 
 
-def _assembled(pages: dict[str | None, JsonObject], at: float) -> Listing:
-    cursor: str | None = None
-    found: list[JsonObject] = []
-    passed: set[str | None] = set()
-    while cursor in pages and cursor not in passed:
-        passed.add(cursor)
-        found.append(pages[cursor])
-        following = pages[cursor].get("nextCursor")
-        if following is None or (following == "" and "" not in pages):  # clients stop at an empty cursor, too
-            return Listing(tuple(found), True, at)
-        cursor = str(following)
-    return Listing(tuple(found), False, at)
+@dataclass
+class _Joined:
+    """The pages of one listing that follow each other from the first one, as far as they are known."""
+
+    pages: dict[str | None, JsonObject] = field(default_factory=dict)
+    """All pages by cursor; None for the first one."""
+    joined: list[JsonObject] = field(default_factory=list)
+    passed: set[str | None] = field(default_factory=set)
+    following: str | None = None
+    """Cursor of the page that comes next."""
+
+    def add(self, cursor: str | None, page: JsonObject) -> None:
+        if cursor in self.passed:  # it was read again, and may lead to another page now
+            self.joined, self.passed, self.following = [], set(), None
+        self.pages[cursor] = page
+        while self.following in self.pages and self.following not in self.passed:
+            self.passed.add(self.following)
+            self.joined.append(self.pages[self.following])
+            following = self.joined[-1].get("nextCursor")
+            self.following = None if following is None else str(following)
+
+    @property
+    def complete(self) -> bool:
+        # clients stop at an empty cursor, too
+        return self.following is None or (self.following == "" and "" not in self.pages)
 
 
 def _differ(listing: Listing, current: Pages) -> bool:
