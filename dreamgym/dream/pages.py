@@ -13,6 +13,9 @@ kind whose address shares the most words with its own. The tier of a guess is `m
 was worth in a recording for the same goal; if recordings contradict each other, its worth is open. Without such a
 recording, it is a failure if a success is recorded for the goal; if none is, its worth is open. A step that none of
 this covers is not answered. A page that recordings show in several versions is logged and left out.
+
+After a step whose answer the reader cannot read, the open page is not known: no link from it is learned or played until
+a page is read again, and the worth of an end of this episode is neither learned nor told.
 """
 
 from __future__ import annotations
@@ -126,6 +129,7 @@ class _Recordings:
     def see(self, trajectory: Trajectory) -> None:
         """Read an episode."""
         reader, goal = self.reader, trajectory.task.goal
+        is_known = all_read = True  # the open page is known; the answers of all steps could be read
         state = reader.start(trajectory.task, StepResult(observation=trajectory.task.initial_state or ""))
         last: dict[str, JsonObject] = {}
         calls: list[ToolCall] = []
@@ -137,15 +141,19 @@ class _Recordings:
             last = {**last, str(before["kind"]): before}
             form = form_of(state, call, reader)
             if result.is_error or result.structured is None:
-                self.forms[form].refused += result.is_error
+                self.forms[form].refused += is_known and result.is_error
+                is_known &= result.is_error
+                all_read &= result.is_error
                 continue
             state = reader.after(state, call, result)
             address = as_object(state[reader.address])
             kind = str(address["kind"])
-            self.forms[form].accepted.append((before, last, call, address))
-            self.shown[kind].append((address, result.structured))
             self.over[kind].add(result.terminated)
-            if result.terminated:
+            if is_known:
+                self.forms[form].accepted.append((before, last, call, address))
+                self.shown[kind].append((address, result.structured))
+            is_known = True
+            if result.terminated and all_read:
                 won = result.reward > 0
                 known, end = self.worth[goal], end_of(state, reader)
                 known[end] = won if known.get(end, won) is won else None
@@ -292,6 +300,8 @@ class PageEpisode:
         """Text of the open page."""
         self._rests_on_model = False
         """True if a language model's answer led here. It can be talked into pages, so the worth of the end is open."""
+        self._is_known = self._all_read = True
+        """True if the open page is known, and if all answers could be read. If not, the worth of the end is open."""
 
     def resume(self, transitions: Sequence[Transition]) -> bool:
         """Continue after some steps; this is always possible."""
@@ -311,7 +321,7 @@ class PageEpisode:
         known, reader = self._known, self._known.reader
         call = reader.call(action)
         form = form_of(self.state, call, reader)
-        if form not in known.moves:
+        if form not in known.moves or not self._is_known:
             return None
         leads_to, before = known.moves[form], as_object(self.state[reader.address])
         if leads_to is None:
@@ -329,7 +339,7 @@ class PageEpisode:
         state = reader.after(self.state, call, read_as(StepResult(observation=observation), content))
         is_over = str(address["kind"]) in known.ends
         won = self._is_won(state) if is_over else False
-        if won and self._rests_on_model:
+        if (won and self._rests_on_model) or (is_over and not self._all_read):
             won = None
         self.state, self._last, self._shown = state, last, observation
         return Prediction(
@@ -360,7 +370,11 @@ class PageEpisode:
     def _follow(self, call: ToolCall, result: StepResult) -> None:
         before = as_object(self.state[self._known.reader.address])
         self._last = {**self._last, str(before["kind"]): before}
-        self.state = self._known.reader.after(self.state, call, self._known.reader.result(call, result))
+        read = self._known.reader.result(call, result)
+        is_read = read.structured is not None
+        self.state = self._known.reader.after(self.state, call, read)
+        self._is_known = is_read or (self._is_known and read.is_error)
+        self._all_read &= is_read or read.is_error
         self._shown = result.observation
 
     def _is_won(self, state: JsonObject) -> bool | None:

@@ -265,6 +265,36 @@ def test_a_purchase_with_contradictory_results_is_open(recorded: list[Trajectory
     assert (answer.success, answer.provenance.checked, answer.provenance.open_end) == (False, None, True)
 
 
+def unread_before_the_end(won: Trajectory) -> Trajectory:
+    """The recording, but the page before its last is one that the reader cannot read."""
+    *first, page, last = won.transitions
+    unread = page.result.model_copy(update={"observation": "<html>", "is_error": False})
+    odd = page.model_copy(update={"result": unread})
+    return won.model_copy(update={"transitions": (*first, odd, last)})
+
+
+def test_a_page_that_cannot_be_read_is_not_taken_for_the_page_before_it(recorded: list[Trajectory]) -> None:
+    won = next(one for one in recorded if one.success)
+    learned = PageWorlds.of([unread_before_the_end(won)], shop().reader)
+    whole = PageWorlds.of([won], shop().reader)
+    assert {kind for kind, _ in whole.contents} - {kind for kind, _ in learned.contents} == {"receipt"}
+    assert whole.moves.keys() - learned.moves.keys() == {("item", "click", "buy now")}
+    assert (dict(learned.worth), learned.successes) == ({}, {})
+
+
+def test_an_episode_with_a_page_that_cannot_be_read_has_an_open_end(
+    known: PageWorlds, recorded: list[Trajectory]
+) -> None:
+    won = next(one for one in recorded if one.success)
+    episode, unread = known.episode(won.task), unread_before_the_end(won)
+    episode.resume(unread.transitions[:-1])
+    assert episode.answer(won.transitions[-1].action) is None, "the open page is not known"
+    episode.resume(won.transitions[:-1])
+    bought = episode.answer(won.transitions[-1].action)
+    assert bought is not None
+    assert (bought.success, bought.provenance.open_end) == (False, True)
+
+
 async def test_an_end_that_nobody_can_judge_truncates_the_episode_without_a_reward(
     buffer: MemoryBuffer, tasks: Sequence[Task]
 ) -> None:
