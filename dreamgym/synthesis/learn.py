@@ -23,7 +23,7 @@ from dreamgym.synthesis.decisions import DecisionList
 from dreamgym.synthesis.derived import DerivedField
 from dreamgym.synthesis.expressions import Constant, Expression, First, NoValue, parts_of
 from dreamgym.synthesis.ids import IdSequence
-from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, item_faults
+from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, is_argument, item_faults
 from dreamgym.synthesis.program import SIGNS, Branch, Definitions, ProgramAnswer, ToolProgram, traits
 from dreamgym.synthesis.search.decisions import find_decisions
 from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fields
@@ -202,8 +202,10 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
     wrong: set[int] = set()
     categories: dict[Path, Counter[str]] = {}
     links: set[Path] = set()
+    named: set[Path] = set()
     for i in range(count):
         one = sample.get(i) or case(i)
+        named.update(filter(is_argument, one.before.values))
         for path, category in traits(one.before):
             categories.setdefault(path, Counter())[category] += 1
             if _is_id(one.before.values.get(path), one.before.state):
@@ -212,17 +214,20 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
         if outcome is not None and program.run(one.before.state.state, one.arguments) and not _answers(program, one):
             wrong.add(outcome)
     branches = tuple(None if i in wrong else branch for i, branch in enumerate(program.branches))
-    familiar = {path: frozenset(seen) for path, seen in categories.items() if path not in links and _is_category(seen)}
-    return replace(program, branches=branches, familiar=familiar)
+    familiar = {
+        path: frozenset(seen) for path, seen in categories.items() if path not in links and _is_category(path, seen)
+    }
+    return replace(program, branches=branches, familiar=familiar, named=frozenset(named))
 
 
 def _is_id(value: JsonValue, state: IndexedState) -> bool:
     return isinstance(value, str) and any(value in entities for entities in state.collections.values())
 
 
-def _is_category(seen: Counter[str]) -> bool:
-    """True if there are few values, seen often. The sign of a number is always a category."""
-    return seen.keys() <= {*SIGNS} or (len(seen) <= CATEGORY and seen.total() >= 4 * CATEGORY)
+def _is_category(path: Path, seen: Counter[str]) -> bool:
+    """True if there are few values, seen often. The sign of a number and a truth value of a call always are one."""
+    always = {*SIGNS, "true", "false"} if is_argument(path) else {*SIGNS}
+    return seen.keys() <= always or (len(seen) <= CATEGORY and seen.total() >= 4 * CATEGORY)
 
 
 def _answers(program: ToolProgram, case: Case) -> bool:

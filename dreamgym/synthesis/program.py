@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pydantic import JsonValue
 
@@ -28,9 +29,9 @@ from dreamgym.state.json_values import value_at
 from dreamgym.state.wording import Wording
 from dreamgym.synthesis.decisions import DecisionList
 from dreamgym.synthesis.derived import DerivedField, settled
-from dreamgym.synthesis.expressions import Expression, JsonText, NoValue, Source, in_style, shown
+from dreamgym.synthesis.expressions import Expression, JsonText, NoValue, Source, in_style, parts_of, shown
 from dreamgym.synthesis.ids import IdSequence
-from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind
+from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind, is_argument
 from dreamgym.types import JsonObject
 
 SIGNS = ("zero", "positive", "negative")
@@ -198,6 +199,12 @@ class Branch:
     """For each field that the branch sets to a constant, and each entity that it makes: the recorded values before, as
     JSON."""
 
+    @cached_property
+    def read(self) -> frozenset[Path]:
+        """The arguments, and parts of them, that the changes and answers are made from."""
+        parts = parts_of((self.effects, self.answers))
+        return frozenset(part for part in parts if isinstance(part, tuple) and part[:1] == ("arg",))
+
     def run(self, before: Bindings, definitions: Definitions, arguments: JsonObject) -> ProgramResult:
         """The effect and the answer of a call of this outcome. Raises NoValue, ImpossibleChange, ValueError."""
         schema = before.state.schema
@@ -258,6 +265,8 @@ class ToolProgram:
     """One branch for each outcome; None if the recorded calls of the outcome have no explanation."""
     familiar: Mapping[Path, frozenset[str]] = field(default_factory=dict)
     """The categories that each path had in recorded calls, see `traits`."""
+    named: frozenset[Path] | None = None
+    """The arguments of recorded calls, and the keys in them; None while the program is being learned."""
 
     def run(self, state: JsonObject, arguments: JsonObject) -> ProgramResult | None:
         """The effect and the answer of a call in a state.
@@ -266,7 +275,10 @@ class ToolProgram:
 
         - the call may have an outcome that has no explanation;
         - a value that the branch needs may be missing;
-        - the branch may change the state for an argument, or an entity, of a category that no recorded call shows;
+        - the call has an argument that no recorded call of the tool had, or such a key in an argument, unless the
+          branch reads the object with the key as a whole;
+        - an argument has a text or a truth value of a category that no recorded call shows;
+        - the branch may change the state for a number, or an entity, of a category that no recorded call shows;
         - the branch may set a field to a constant, for instance a status to `sent`, although in no recorded call of
           this outcome the field had the value that it has now;
         - the branch may make an entity whose id exists already, or append an item to a list that has an equal one,
@@ -277,7 +289,18 @@ class ToolProgram:
         branch = None if outcome is None else self.branches[outcome]
         if branch is None:
             return None
-        if branch.effects and any(one not in self.familiar.get(path, (one,)) for path, one in traits(call)):
+        if self.named is not None and any(
+            is_argument(path)
+            and path not in self.named
+            and not any(path[:end] in branch.read for end in range(2, len(path)))
+            for path in call.values
+        ):
+            return None
+        if any(
+            one not in self.familiar.get(path, (one,))
+            for path, one in traits(call)
+            if branch.effects or (is_argument(path) and one not in SIGNS)
+        ):
             return None
         if any(json.dumps(call.values.get(path)) not in known for path, known in branch.overwritten.items()):
             return None

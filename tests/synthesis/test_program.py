@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 from stalls import SCHEMA, TOOLS, recordings
 
 from dreamgym.state import StateSchema, apply, as_text, parsed
@@ -104,3 +106,33 @@ def test_whole_numbers_of_any_length_are_calculated_exactly() -> None:
     answer = program.run(state_of(long.state), long.action.arguments)
     assert answer is not None
     assert answer.after == state_of(long.next_state)
+
+
+def looked(**arguments: JsonValue) -> Transition:
+    """A recorded call that looks at an order and names some of its arguments in the answer."""
+    state = as_text({"orders": {one: {"id": one, "price": 2, "total": 3} for one in "ABCDEF"}})
+    told = StepResult(observation=f"{arguments['id']} costs 2 {arguments['unit']}", info={"state": state})
+    return Transition.of(state, ToolCall(name="look", arguments=arguments), told)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"test": True}, {"how": {"long": False, "raw": 1}}, {"long": True}, {"unit": "dollars"}],
+)
+def test_an_argument_of_which_no_recorded_call_shows_the_name_or_the_kind_has_no_answer(other: JsonObject) -> None:
+    usual: JsonObject = {"unit": "euros", "long": False, "how": {"long": False}}
+    program = learn([looked(**usual, id=one, at=at) for one in "ABCDE" for at in range(1, 6)], ORDERS)
+    assert program is not None
+    asked: JsonObject = {**usual, "id": "F", "at": 6}
+    state = state_of(looked(**asked).state)
+    assert program.run(state, asked) is not None
+    assert program.run(state, {**asked, **other}) is None
+
+
+def test_a_truth_value_that_no_recorded_call_had_has_no_answer_even_after_few_recordings() -> None:
+    program = learn([looked(id=one, unit="euros", test=False) for one in "ABC"], ORDERS)
+    assert program is not None
+    asked: JsonObject = {"id": "F", "unit": "euros"}
+    state = state_of(looked(**asked).state)
+    assert program.run(state, {**asked, "test": False}) is not None
+    assert program.run(state, {**asked, "test": True}) is None
