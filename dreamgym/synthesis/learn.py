@@ -203,9 +203,12 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
     categories: dict[Path, Counter[str]] = {}
     links: set[Path] = set()
     named: set[Path] = set()
+    first = case(0).arguments
+    is_same = True
     for i in range(count):
         one = sample.get(i) or case(i)
         named.update(filter(is_argument, one.before.values))
+        is_same &= same(one.arguments, first)
         for path, category in traits(one.before):
             categories.setdefault(path, Counter())[category] += 1
             if _is_id(one.before.values.get(path), one.before.state):
@@ -217,7 +220,9 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
     familiar = {
         path: frozenset(seen) for path, seen in categories.items() if path not in links and _is_category(path, seen)
     }
-    return replace(program, branches=branches, familiar=familiar, named=frozenset(named))
+    return replace(
+        program, branches=branches, familiar=familiar, named=frozenset(named), only=first if is_same else None
+    )
 
 
 def _is_id(value: JsonValue, state: IndexedState) -> bool:

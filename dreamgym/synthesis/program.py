@@ -202,8 +202,9 @@ class Branch:
     @cached_property
     def read(self) -> frozenset[Path]:
         """The arguments, and parts of them, that the changes and answers are made from."""
-        parts = parts_of((self.effects, self.answers))
-        return frozenset(part for part in parts if isinstance(part, tuple) and part[:1] == ("arg",))
+        parts = (part for part in parts_of((self.effects, self.answers)) if isinstance(part, tuple))
+        paths = (part[part[:1] == ("before",) :] for part in parts)
+        return frozenset(path for path in paths if path[:1] == ("arg",))
 
     def run(self, before: Bindings, definitions: Definitions, arguments: JsonObject) -> ProgramResult:
         """The effect and the answer of a call of this outcome. Raises NoValue, ImpossibleChange, ValueError."""
@@ -267,6 +268,8 @@ class ToolProgram:
     """The categories that each path had in recorded calls, see `traits`."""
     named: frozenset[Path] | None = None
     """The arguments of recorded calls, and the keys in them; None while the program is being learned."""
+    only: JsonObject | None = None
+    """The arguments, if all recorded calls had the same: they do not show what others do."""
 
     def run(self, state: JsonObject, arguments: JsonObject) -> ProgramResult | None:
         """The effect and the answer of a call in a state.
@@ -275,6 +278,8 @@ class ToolProgram:
 
         - the call may have an outcome that has no explanation;
         - a value that the branch needs may be missing;
+        - all recorded calls of the tool had the same arguments, and the call has another value of one that the branch
+          does not read;
         - the call has an argument that no recorded call of the tool had, or such a key in an argument, unless the
           branch reads the object with the key as a whole;
         - an argument has a text or a truth value of a category that no recorded call shows;
@@ -289,6 +294,10 @@ class ToolProgram:
         branch = None if outcome is None else self.branches[outcome]
         if branch is None:
             return None
+        if self.only is not None:
+            unread = {*arguments, *self.only} - {path[1] for path in branch.read}
+            if any(not same(arguments.get(name), self.only.get(name)) for name in unread):
+                return None
         if self.named is not None and any(
             is_argument(path)
             and path not in self.named

@@ -136,3 +136,18 @@ def test_a_truth_value_that_no_recorded_call_had_has_no_answer_even_after_few_re
     state = state_of(looked(**asked).state)
     assert program.run(state, {**asked, "test": False}) is not None
     assert program.run(state, {**asked, "test": True}) is None
+
+
+def test_one_recorded_call_does_not_show_the_answer_to_arguments_that_it_does_not_depend_on() -> None:
+    state = as_text({"orders": {"A": {"id": "A", "price": 2, "total": 3}}})
+    found = StepResult(observation="no results", info={"state": state})
+    shown = [Transition.of(state, ToolCall(name="search", arguments={"query": text}), found) for text in ("hat", "mug")]
+    program, both = learn(shown[:1], ORDERS), learn(shown, ORDERS)
+    assert program is not None
+    assert both is not None
+    assert program.run(state_of(state), {"query": "hat"}) is not None
+    assert program.run(state_of(state), {"query": "shoe"}) is None
+    assert both.run(state_of(state), {"query": "shoe"}) is not None
+    one = learn([looked(id="A", unit="euros")], ORDERS)
+    assert one is not None
+    assert one.run(state_of(looked(id="B", unit="euros").state), {"id": "B", "unit": "euros"}) is not None
