@@ -398,7 +398,7 @@ class Table:
     """Values of the paths, as a JSON list, and the value of the expression, as JSON."""
 
     def value(self, bindings: Bindings) -> JsonValue:
-        key = json.dumps([bindings.values.get(path) for path in self.of])
+        key = json.dumps([Variable(path).value(bindings) for path in self.of])
         for known, text in self.rows:
             if known == key:
                 value: JsonValue = json.loads(text)

@@ -151,3 +151,21 @@ def test_one_recorded_call_does_not_show_the_answer_to_arguments_that_it_does_no
     one = learn([looked(id="A", unit="euros")], ORDERS)
     assert one is not None
     assert one.run(state_of(looked(id="B", unit="euros").state), {"id": "B", "unit": "euros"}) is not None
+
+
+def test_a_table_has_no_value_for_something_that_is_not_there() -> None:
+    def advised(name: str) -> Transition:
+        status = {one: "new" if one in "ABCD" else None for one in "ABCDEFGH"}
+        state = as_text({"tasks": {one: {"id": one, "status": status[one]} for one in status}})
+        told = json.dumps({"task": name, "advice": "start" if status[name] else "ask"})
+        answer = StepResult(observation=told, info={"state": state})
+        return Transition.of(state, ToolCall(name="advise", arguments={"id": name}), answer)
+
+    tasks = StateSchema.model_validate({"tasks": {"key": "id", "fields": {"status": "string?"}}})
+    program = learn(map(advised, "ABCDEFGH"), tasks)
+    assert program is not None
+    state: JsonObject = {"tasks": {"X": {"id": "X", "status": None}}}
+    result = program.run(state, {"id": "X"})
+    assert result is not None
+    assert result.observation == '{"task": "X", "advice": "ask"}'
+    assert program.run(state, {"id": "Y"}) is None
