@@ -21,10 +21,10 @@ from dreamgym.state import ImpossibleChange, StateSchema, natural, parsed, same,
 from dreamgym.state.wording import Wording, wording_of
 from dreamgym.synthesis.decisions import DecisionList
 from dreamgym.synthesis.derived import DerivedField
-from dreamgym.synthesis.expressions import Constant, Expression, First, NoValue, parts_of
+from dreamgym.synthesis.expressions import Constant, Expression, First, NoValue, is_empty, parts_of
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, is_argument, item_faults
-from dreamgym.synthesis.program import SIGNS, Branch, Definitions, ProgramAnswer, ToolProgram, traits
+from dreamgym.synthesis.program import SIGNS, Branch, Definitions, ProgramAnswer, ToolProgram, emptiness, traits
 from dreamgym.synthesis.search.decisions import find_decisions
 from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fields
 from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between, of_one_kind
@@ -202,12 +202,15 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
     wrong: set[int] = set()
     categories: dict[Path, Counter[str]] = {}
     links: set[Path] = set()
-    named: set[Path] = set()
+    named: dict[Path, Counter[str]] = {}
     first = case(0).arguments
     is_same = True
     for i in range(count):
         one = sample.get(i) or case(i)
-        named.update(filter(is_argument, one.before.values))
+        for path in filter(is_argument, one.before.values):
+            named.setdefault(path, Counter())[
+                emptiness(one.before, path) if is_empty(one.before, path) else "given"
+            ] += 1
         is_same &= same(one.arguments, first)
         for path, category in traits(one.before):
             categories.setdefault(path, Counter())[category] += 1
@@ -220,9 +223,9 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
     familiar = {
         path: frozenset(seen) for path, seen in categories.items() if path not in links and _is_category(path, seen)
     }
-    return replace(
-        program, branches=branches, familiar=familiar, named=frozenset(named), only=first if is_same else None
-    )
+    shown = {path: frozenset({*seen, *([""] if seen.total() < count else [])}) for path, seen in named.items()}
+    only = first if is_same else None
+    return replace(program, branches=branches, familiar=familiar, named=shown, only=only)
 
 
 def _is_id(value: JsonValue, state: IndexedState) -> bool:

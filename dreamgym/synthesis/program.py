@@ -29,7 +29,20 @@ from dreamgym.state.json_values import value_at
 from dreamgym.state.wording import Wording
 from dreamgym.synthesis.decisions import DecisionList
 from dreamgym.synthesis.derived import DerivedField, settled
-from dreamgym.synthesis.expressions import Expression, JsonText, NoValue, Source, in_style, parts_of, shown
+from dreamgym.synthesis.expressions import (
+    Combined,
+    Entities,
+    Expression,
+    Fallback,
+    Filter,
+    JsonText,
+    NoValue,
+    Source,
+    in_style,
+    is_empty,
+    parts_of,
+    shown,
+)
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind, is_argument
 from dreamgym.types import JsonObject
@@ -206,6 +219,21 @@ class Branch:
         paths = (part[part[:1] == ("before",) :] for part in parts)
         return frozenset(path for path in paths if path[:1] == ("arg",))
 
+    @cached_property
+    def optional(self) -> frozenset[Path]:
+        """The arguments that the changes and answers can do without."""
+        paths: set[Path] = set()
+        for part in parts_of((self.effects, self.answers)):
+            if isinstance(part, Fallback):
+                paths.add(part.path)
+            elif isinstance(part, Filter) and isinstance(part.other, tuple):
+                paths.add(part.other)
+            elif isinstance(part, Entities):
+                paths.add(part.limit)
+            elif isinstance(part, Combined):
+                paths |= {*part.lists, part.without}
+        return frozenset(path for path in paths if path and is_argument(path))
+
     def run(self, before: Bindings, definitions: Definitions, arguments: JsonObject) -> ProgramResult:
         """The effect and the answer of a call of this outcome. Raises NoValue, ImpossibleChange, ValueError."""
         schema = before.state.schema
@@ -266,8 +294,9 @@ class ToolProgram:
     """One branch for each outcome; None if the recorded calls of the outcome have no explanation."""
     familiar: Mapping[Path, frozenset[str]] = field(default_factory=dict)
     """The categories that each path had in recorded calls, see `traits`."""
-    named: frozenset[Path] | None = None
-    """The arguments of recorded calls, and the keys in them; None while the program is being learned."""
+    named: Mapping[Path, frozenset[str]] | None = None
+    """The arguments of recorded calls, and the keys in them, each with the kinds of empty that recorded calls show, see
+    `emptiness`; None while the program is being learned."""
     only: JsonObject | None = None
     """The arguments, if all recorded calls had the same: they do not show what others do."""
 
@@ -282,6 +311,7 @@ class ToolProgram:
           does not read;
         - the call has an argument that no recorded call of the tool had, or such a key in an argument, unless the
           branch reads the object with the key as a whole;
+        - an argument that the branch can do without is empty in a way that no recorded call shows, such as null;
         - an argument has a text or a truth value of a category that no recorded call shows;
         - the branch may change the state for a number, or an entity, of a category that no recorded call shows;
         - the branch may set a field to a constant, for instance a status to `sent`, although in no recorded call of
@@ -303,6 +333,10 @@ class ToolProgram:
             and path not in self.named
             and not any(path[:end] in branch.read for end in range(2, len(path)))
             for path in call.values
+        ):
+            return None
+        if self.named is not None and any(
+            is_empty(call, path) and emptiness(call, path) not in self.named.get(path, ()) for path in branch.optional
         ):
             return None
         if any(
@@ -335,6 +369,11 @@ def items_at(state: JsonObject, path: Sequence[str]) -> frozenset[str]:
     """The items of the list at a path of the state, each as JSON with sorted keys; none if there is no list."""
     found = value_at(state, pointer(*path))
     return frozenset(json.dumps(one, sort_keys=True) for one in found) if isinstance(found, list) else frozenset()
+
+
+def emptiness(call: Bindings, path: Path) -> str:
+    """The value of an argument as JSON; an empty text if it is not given."""
+    return json.dumps(call.values[path]) if path in call.values else ""
 
 
 def traits(call: Bindings) -> Iterator[tuple[Path, str]]:

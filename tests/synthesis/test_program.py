@@ -169,3 +169,21 @@ def test_a_table_has_no_value_for_something_that_is_not_there() -> None:
     assert result is not None
     assert result.observation == '{"task": "X", "advice": "ask"}'
     assert program.run(state, {"id": "Y"}) is None
+
+
+def test_an_argument_that_may_be_left_out_has_no_answer_if_it_is_empty_in_a_way_that_no_recorded_call_shows() -> None:
+    prices = {"A": 2, "B": 3, "C": 2, "D": 4, "E": 3, "F": 5}
+    state = as_text({"orders": {one: {"id": one, "price": price, "total": 1} for one, price in prices.items()}})
+
+    def listed(**arguments: JsonValue) -> Transition:
+        ids = [one for one, price in prices.items() if arguments.get("price") in (None, price)]
+        answer = StepResult(observation=json.dumps(ids), info={"state": state})
+        return Transition.of(state, ToolCall(name="list", arguments=arguments), answer)
+
+    program = learn([listed(price=price) for price in (2, 3, 4)], ORDERS)
+    open_too = learn([listed(), *(listed(price=price) for price in (2, 3, 4))], ORDERS)
+    assert program is not None
+    assert open_too is not None
+    asked: list[JsonObject] = [{"price": 5}, {}, {"price": None}, {"price": ""}]
+    assert [program.run(state_of(state), one) is not None for one in asked] == [True, False, False, False]
+    assert [open_too.run(state_of(state), one) is not None for one in asked] == [True, True, False, False]
