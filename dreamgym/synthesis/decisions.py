@@ -133,9 +133,9 @@ class IsAbove:
     def holds(self, bindings: Bindings) -> bool:
         try:
             one, other = self.one.value(bindings), self.other.value(bindings)
+            return is_number(one) and is_number(other) and decimal(one) > decimal(other)
         except NoValue:
             return False
-        return is_number(one) and is_number(other) and decimal(one) > decimal(other)
 
     def __str__(self) -> str:
         return f"{self.one} > {self.other}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from pydantic import JsonValue
 
@@ -28,6 +28,8 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "*": operator.mul,
     "//": lambda left, right: left // right if isinstance(left, int) else (left / right).__floor__(),
 }
+LARGEST = 1e307
+"""Calculations are not searched for numbers as large as this."""
 Style = tuple[int | str | None, tuple[str, str]]
 """Indent and separators of JSON."""
 
@@ -497,9 +499,12 @@ def shown(path: Path) -> str:
 
 
 def written(value: JsonValue, form: str) -> str:
-    """A value as it is written in a text."""
+    """A value as it is written in a text. Raises NoValue if it is a number that has too many digits."""
     if is_number(value):
-        return format(value, form) if form else json.dumps(value)
+        try:
+            return format(value, form) if form else json.dumps(value)
+        except (OverflowError, ValueError) as error:
+            raise NoValue("the number has too many digits") from error
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -524,8 +529,16 @@ def style_of(texts: Sequence[str]) -> tuple[Style, bool] | None:
 
 
 def decimal(value: object) -> Decimal:
-    """A number, exactly as it is written."""
-    return Decimal(str(value))
+    """A number, exactly as it is written. Raises NoValue for NaN and Infinity."""
+    number = Decimal(value) if isinstance(value, int) else Decimal(str(value))
+    if not number.is_finite():
+        raise NoValue(f"{number} is no number that JSON has")
+    return number
+
+
+def is_calculable(value: object) -> TypeGuard[int | float]:
+    """True for a number that a calculation is searched for: not for NaN, and not for very large numbers."""
+    return is_number(value) and abs(value) < LARGEST
 
 
 def _finite(exact: Decimal, of: Expression) -> float:

@@ -319,38 +319,40 @@ class ToolProgram:
         - the branch may make an entity whose id exists already, or append an item to a list that has an equal one,
           although no recorded call of this outcome did so.
         """
-        call = self.definitions.bind_before(IndexedState(state, self.schema), arguments)
-        outcome = self.decisions.outcome(call)
-        branch = None if outcome is None else self.branches[outcome]
-        if branch is None:
+        try:
+            call = self.definitions.bind_before(IndexedState(state, self.schema), arguments)
+            outcome = self.decisions.outcome(call)
+            branch = None if outcome is None else self.branches[outcome]
+            if branch is None or not self._is_like_recorded(call, arguments, branch):
+                return None
+            return branch.run(call, self.definitions, arguments)
+        except (NoValue, ImpossibleChange, ValueError, ArithmeticError):  # a number may be too large to be written
             return None
+
+    def _is_like_recorded(self, call: Bindings, arguments: JsonObject, branch: Branch) -> bool:
+        """True if recorded calls show what a call with such arguments and entities does, see `run`."""
         if self.only is not None:
             unread = {*arguments, *self.only} - {path[1] for path in branch.read}
             if any(not same(arguments.get(name), self.only.get(name)) for name in unread):
-                return None
+                return False
         if self.named is not None and any(
             is_argument(path)
             and path not in self.named
             and not any(path[:end] in branch.read for end in range(2, len(path)))
             for path in call.values
         ):
-            return None
+            return False
         if self.named is not None and any(
             is_empty(call, path) and emptiness(call, path) not in self.named.get(path, ()) for path in branch.optional
         ):
-            return None
+            return False
         if any(
             one not in self.familiar.get(path, (one,))
             for path, one in traits(call)
             if branch.effects or (is_argument(path) and one not in SIGNS)
         ):
-            return None
-        if any(json.dumps(call.values.get(path)) not in known for path, known in branch.overwritten.items()):
-            return None
-        try:
-            return branch.run(call, self.definitions, arguments)
-        except (NoValue, ImpossibleChange, ValueError):
-            return None
+            return False
+        return all(json.dumps(call.values.get(path)) in known for path, known in branch.overwritten.items())
 
     def __str__(self) -> str:
         lines = [f"chosen {name} = {expression}" for name, expression in self.definitions.chosen]

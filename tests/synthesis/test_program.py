@@ -187,3 +187,20 @@ def test_an_argument_that_may_be_left_out_has_no_answer_if_it_is_empty_in_a_way_
     asked: list[JsonObject] = [{"price": 5}, {}, {"price": None}, {"price": ""}]
     assert [program.run(state_of(state), one) is not None for one in asked] == [True, False, False, False]
     assert [open_too.run(state_of(state), one) is not None for one in asked] == [True, True, False, False]
+
+
+def test_a_number_of_too_many_digits_to_be_written_has_no_answer() -> None:
+    def paid(amount: float) -> Transition:
+        state = as_text({"orders": {}})
+        answer = StepResult(observation=f"paid {amount:.2f} euros", info={"state": state})
+        return Transition.of(state, ToolCall(name="pay", arguments={"amount": amount}), answer)
+
+    program = learn(map(paid, (1.5, 2.25, 3.5, 7.5)), ORDERS)
+    assert program is not None
+    result = program.run({"orders": {}}, {"amount": 12})
+    assert result is not None
+    assert result.observation == "paid 12.00 euros"
+    assert program.run({"orders": {}}, {"amount": 10**400}) is None
+    quotes = learn([quoted(count, count + 3) for count in (2, 3, 5, 7, 8, 11, 12, 14)], ORDERS)
+    assert quotes is not None
+    assert quotes.run(state_of(quoted(2, 30).state), {"id": "A", "count": 10**4299}) is None
