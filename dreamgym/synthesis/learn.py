@@ -386,7 +386,7 @@ def _gives(branch: Branch, case: Case, definitions: Definitions) -> bool:
     """True if a branch gives exactly the recorded result; JSON in a text may be written in another style."""
     try:
         result = branch.run(case.before, definitions, case.arguments)
-    except (NoValue, ImpossibleChange, ValueError):
+    except (NoValue, ImpossibleChange, ValueError, ArithmeticError):
         return False
     if result.observation != case.result.observation:
         try:

@@ -122,6 +122,24 @@ def test_an_answer_that_is_nested_too_deeply_to_be_json_does_not_stop_the_learni
     assert learn([odd, *shown], SCHEMA) is not None
 
 
+def test_recorded_numbers_that_are_too_large_or_none_at_all_do_not_stop_the_learning() -> None:
+    def increased(by: float, before: str, after: str, said: str) -> Transition:
+        action = ToolCall(name="increase", arguments={"by": by})
+        return Transition.of(
+            f'{{"lots": {{"L": {{"id": "L", "n": {before}}}}}}}',
+            action,
+            StepResult(observation=said, info={"state": f'{{"lots": {{"L": {{"id": "L", "n": {after}}}}}}}'}),
+        )
+
+    schema = StateSchema.model_validate({"lots": {"key": "id", "fields": {"n": "number"}}})
+    long = [increased(by, "1", "1", f"{12345**80 * by} in all") for by in (1, 2, 3)]
+    assert learn(long, schema) is not None
+    usual = [increased(by, str(n), str(by + n), "ok") for by, n in ((1, 5), (2, 7.5), (3, 1.5), (4, 20))]
+    for number in ("1e400", "-1e400", "NaN"):
+        odd = [increased(4, number, "3", "ok"), increased(5, number, number, "ok"), increased(6, "2", number, "ok")]
+        assert learn([*usual, *odd], schema) is not None
+
+
 def test_recordings_without_an_explicit_state_teach_nothing() -> None:
     steps = [step.model_copy(update={"state": "a market"}) for step in recordings("rename", 3, seed=1)]
     assert learn(steps, SCHEMA) is None

@@ -26,6 +26,7 @@ from dreamgym.synthesis.expressions import (
     Variable,
     decimal,
     gives,
+    is_calculable,
 )
 from dreamgym.synthesis.paths import Bindings, Path
 from dreamgym.synthesis.search.sources import lists, related
@@ -65,6 +66,8 @@ class CalculationSearch:
 
     def find(self, targets: Sequence[JsonValue]) -> Expression | None:
         """The plainest calculation that gives all targets; None if there is none or all targets are equal."""
+        if not all(map(is_calculable, targets)):
+            return None
         column = tuple(decimal(target) for target in targets)
         if len(set(column)) < 2:
             return None
@@ -118,7 +121,7 @@ class CalculationSearch:
                 values = [expression.value(call) for call in self._calls]
             except NoValue:
                 continue
-            if all(is_number(value) for value in values):
+            if all(map(is_calculable, values)):
                 columns.setdefault(tuple(decimal(value) for value in values), expression)
         return columns
 

@@ -64,6 +64,7 @@ from dreamgym.synthesis.expressions import (
     Sum,
     Template,
     Variable,
+    is_calculable,
     loaded,
     parts_of,
 )
@@ -314,7 +315,7 @@ def _cuts(one: Expression, calls: Sequence[Bindings], outcomes: Sequence[int]) -
             value = one.value(call)
         except NoValue:
             continue
-        if is_number(value):
+        if is_calculable(value):
             values.append((value, outcome))
     values.sort()
     cuts = [(low, high) for (low, a), (high, b) in pairwise(values) if low < high and a != b]

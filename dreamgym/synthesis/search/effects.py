@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from dreamgym.state import StateSchema, as_object, difference, is_number, unescaped
-from dreamgym.synthesis.expressions import Calculation, Constant, Expression, Source, decimal
+from dreamgym.state import StateSchema, as_object, difference, unescaped
+from dreamgym.synthesis.expressions import Calculation, Constant, Expression, Source, decimal, is_calculable
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, Path, rank
 from dreamgym.synthesis.program import Effect, items_at
@@ -262,7 +262,7 @@ class EffectSearch:
         assigned = search.find(values, tail[-1])
         if assigned is not None and not isinstance(assigned, Constant | Calculation):
             return replace(effect, value=assigned)
-        if all(is_number(one) for one in (*olds, *values)):
+        if all(map(is_calculable, (*olds, *values))):
             increase = _increase(search, olds, values)
             if increase is not None:
                 return replace(effect, op="increase", value=increase)
@@ -283,8 +283,9 @@ def _increase(search: ExpressionSearch, olds: Sequence[JsonValue], news: Sequenc
 
 
 def _minus(one: JsonValue, other: JsonValue) -> JsonValue:
-    result = decimal(one) - decimal(other)
-    return int(result) if isinstance(one, int) and isinstance(other, int) else float(result)
+    if isinstance(one, int) and isinstance(other, int):
+        return one - other
+    return float(decimal(one) - decimal(other))
 
 
 def _value_after(case: Case, kind: ChangeKind, identity: str) -> JsonValue:

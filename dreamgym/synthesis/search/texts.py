@@ -11,7 +11,7 @@ from itertools import pairwise
 from pydantic import JsonValue
 
 from dreamgym.state import is_number
-from dreamgym.synthesis.expressions import FORMATS, Constant, Expression, Joined, Template, written
+from dreamgym.synthesis.expressions import FORMATS, Constant, Expression, Joined, NoValue, Template, written
 from dreamgym.synthesis.paths import Bindings
 
 Token = tuple[str, bool]
@@ -141,7 +141,7 @@ def _piece(
     """The expression and the format of the piece at one place of all texts."""
     numbers = [_number(word) for word in words]
     for form in FORMATS if all(number is not None for number in numbers) else ():
-        if all(written(n, form) == word for n, word in zip(numbers, words, strict=True)) and (one := find(numbers)):
+        if _are_written(numbers, form, words) and (one := find(numbers)):
             return one, form
     one = find(list(words))
     is_list = all(
@@ -162,6 +162,14 @@ def _piece(
     if all(is_entity) and (one := find_list([[word] for word in words])):
         return Joined(one, SEPARATORS[0]), ""
     return None
+
+
+def _are_written(numbers: Sequence[JsonValue], form: str, words: Sequence[str]) -> bool:
+    """True if a format writes each number as its word."""
+    try:
+        return all(written(number, form) == word for number, word in zip(numbers, words, strict=True))
+    except NoValue:
+        return False
 
 
 def _items(text: str, separator: str, call: Bindings) -> list[JsonValue]:
