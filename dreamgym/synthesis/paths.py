@@ -162,14 +162,22 @@ class ItemFault:
     one: Path
     other: Path = ()
 
-    def holds(self, item: Bindings, call: Bindings) -> bool:
-        """True if this item of the call has the fault."""
+    def first(self, call: Bindings) -> Bindings | None:
+        """The first item of the call with the fault; None if no item has it."""
+        if self.kind != "twice":
+            return next((item for item in call.items(self.over) if self._holds(item)), None)
+        earlier: set[str] = set()
+        for item in call.items(self.over):
+            one = json.dumps(item.values.get(self.one), sort_keys=True)
+            if one in earlier:
+                return item
+            earlier.add(one)
+        return None
+
+    def _holds(self, item: Bindings) -> bool:
         one = item.values.get(self.one)
         if self.kind == "missing":
             return one is None
-        if self.kind == "twice":
-            items = call.items(self.over)
-            return any(earlier.values.get(self.one) == one for earlier in items[: items.index(item)])
         limit = int(self.other[0]) if self.kind == "below" else item.values.get(self.other)
         if not is_number(one) or not is_number(limit):
             return False
@@ -228,7 +236,7 @@ def bind(
     if before is not None:
         call.values.update({("before", *path): value for path, value in before.values.items()})
     for fault in faults:
-        faulty = next((item for item in call.items(fault.over) if fault.holds(item, call)), None)
+        faulty = fault.first(call)
         if faulty is not None:
             own = {path[1:]: value for path, value in faulty.values.items() if path[0] == "item"}
             call.values.update({("first", str(fault), *rest): value for rest, value in own.items()})

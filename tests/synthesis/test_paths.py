@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 
+from growth import grows_linearly
 from pydantic import JsonValue
 
 from dreamgym.state import StateSchema, as_text
@@ -77,3 +78,17 @@ def test_a_refusal_names_the_first_item_of_a_list_that_does_not_exist() -> None:
         (one, {"rooms": ["r8", "b"]}, "no room r8"),
     )
     assert answer(program, state(x="Green"), rooms=["x", "k9", "m3"]) == "no room k9"
+
+
+def test_the_time_to_look_for_an_item_that_comes_twice_grows_linearly() -> None:
+    one = state(a="Blue", b="Red", c="White")
+    program = learned(
+        (one, {"rooms": ["a", "b"]}, {"found": 2}),
+        (one, {"rooms": ["b", "c"]}, {"found": 2}),
+        (one, {"rooms": ["a", "b", "a"]}, "a is there twice"),
+        (one, {"rooms": ["c", "c"]}, "c is there twice"),
+    )
+    assert answer(program, one, rooms=["b", "a", "c", "a"]) == "a is there twice"
+    assert grows_linearly(
+        lambda text: answer(program, one, rooms=[str(number) for number, _ in enumerate(text)]), lambda size: "x" * size
+    )
