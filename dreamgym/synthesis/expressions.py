@@ -11,8 +11,8 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from decimal import Decimal
-from functools import lru_cache
+from decimal import Context, Decimal
+from functools import lru_cache, reduce
 from typing import Any, Protocol, TypeGuard
 
 from pydantic import JsonValue
@@ -28,6 +28,8 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "*": operator.mul,
     "//": lambda left, right: left // right if isinstance(left, int) else (left / right).__floor__(),
 }
+_EXACT = Context(prec=10_000)
+"""Sums of numbers are not rounded in it, so that their order is without effect."""
 LARGEST = 1e307
 """Calculations are not searched for numbers as large as this."""
 Style = tuple[int | str | None, tuple[str, str]]
@@ -283,7 +285,7 @@ class Sum:
             raise NoValue(f"{self} adds something that is not a number")
         if all(isinstance(part, int) for part in parts):
             return sum(part for part in parts if isinstance(part, int))
-        return _finite(sum((decimal(part) for part in parts), Decimal(0)), self)
+        return _finite(reduce(_EXACT.add, map(decimal, parts)), self)
 
     def __str__(self) -> str:
         return f"count({self.over})" if self.each is None else f"sum({self.each} for item in {self.over})"

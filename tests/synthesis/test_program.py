@@ -10,6 +10,8 @@ from stalls import SCHEMA, TOOLS, recordings
 
 from dreamgym.state import StateSchema, apply, as_text, parsed
 from dreamgym.synthesis import ProgramResult, learn
+from dreamgym.synthesis.expressions import Entities, Sum, Variable
+from dreamgym.synthesis.paths import IndexedState, bind
 from dreamgym.types import JsonObject, StepResult, ToolCall, Transition
 
 
@@ -204,3 +206,10 @@ def test_a_number_of_too_many_digits_to_be_written_has_no_answer() -> None:
     quotes = learn([quoted(count, count + 3) for count in (2, 3, 5, 7, 8, 11, 12, 14)], ORDERS)
     assert quotes is not None
     assert quotes.run(state_of(quoted(2, 30).state), {"id": "A", "count": 10**4299}) is None
+
+
+def test_a_sum_is_exact_so_that_the_order_of_its_parts_is_without_effect() -> None:
+    totals = [1e25, 0.0625, -1e25, 3.5, 1e26, -1e26]
+    orders: JsonObject = {str(i): {"id": str(i), "total": total} for i, total in enumerate(totals)}
+    call = bind(IndexedState({"orders": orders}, ORDERS), {})
+    assert Sum(Entities("orders"), Variable(("item", "total"))).value(call) == 3.5625
