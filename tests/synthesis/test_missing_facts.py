@@ -73,3 +73,16 @@ def test_one_refusal_of_a_tool_whose_successes_are_too_few_to_learn_from_does_no
     never = learn_rules([refused], SCHEMA).run("enter", start, {"room": ROOMS[1]})
     assert never is not None
     assert never.is_error
+
+
+def test_a_call_that_removes_something_is_not_answered_as_if_it_changed_nothing() -> None:
+    start: JsonObject = {"rooms": {room: {"room": room, "shut": []} for room in ROOMS}, "at": ROOMS[0]}
+
+    def burnt(number: int, room: str) -> ObjectCall:
+        rooms: JsonObject = {one: {"room": one, "shut": []} for one in ROOMS if one != room}
+        return ObjectCall(
+            str(number), "burn", {"room": room}, start, {**start, "rooms": rooms}, {"room": room}, False, ""
+        )
+
+    rules = learn_rules([burnt(number, room) for number in range(9) for room in ROOMS], SCHEMA)
+    assert rules.run("burn", start, {"room": ROOMS[2]}) is None

@@ -9,7 +9,7 @@ from dreamgym.state import StateSchema
 from dreamgym.synthesis.objects.calls import ObjectCall
 from dreamgym.synthesis.objects.conditions import Has, Not
 from dreamgym.synthesis.objects.rules import ObjectRules
-from dreamgym.synthesis.objects.search import changes_of
+from dreamgym.synthesis.objects.search import changes_of, removed_by
 from dreamgym.synthesis.objects.terms import found
 
 
@@ -35,6 +35,7 @@ def missing_facts(calls: Sequence[ObjectCall], rules: ObjectRules, schema: State
         schema: schema of the states.
     """
     changed = {(collection, field) for call in calls for (collection, _, field), _ in changes_of(call, schema)}
+    changed |= {(collection, field) for call in calls for collection, _, field in removed_by(call, schema)}
     for call in calls:
         tool = rules.tools.get(call.tool) if call.is_error else None
         outcomes = tool.outcomes if tool is not None else ()

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from pydantic import JsonValue
 
-from dreamgym.state import StateSchema
+from dreamgym.state import StateSchema, as_object
 from dreamgym.synthesis.objects.calls import ObjectCall
 from dreamgym.synthesis.objects.rules import ObjectChange
 from dreamgym.synthesis.objects.terms import Found, Term, found
@@ -35,8 +35,10 @@ def answer_of(cases: Sequence[ObjectCall], terms: Sequence[Term], schema: StateS
 def effects_of(
     cases: Sequence[ObjectCall], terms: Sequence[Term], schema: StateSchema
 ) -> tuple[ObjectChange, ...] | None:
-    """The changes that the calls make; None if some change has no explanation."""
+    """The changes that the calls make; None if some change has no explanation. A removal has none."""
     tried = cases[:: -(-len(cases) // TRIED) or 1]
+    if sum(any(removed_by(case, schema)) for case in tried) > EXCEPTIONS * len(tried):
+        return None
     changes = [dict(changes_of(case, schema)) for case in tried]
     kinds = sorted({(collection, field) for one in changes for collection, _, field in one})
     effects: list[ObjectChange] = []
@@ -50,7 +52,7 @@ def effects_of(
 
 
 def changes_of(case: ObjectCall, schema: StateSchema) -> Iterator[tuple[tuple[str, str, str], JsonValue]]:
-    """(collection, entity, field) of everything that a call changed, and the new value."""
+    """(collection, entity, field) of everything that a call set to another value, and this value."""
     if case.before is case.after:
         return
     for name, new in case.after.items():
@@ -67,6 +69,23 @@ def changes_of(case: ObjectCall, schema: StateSchema) -> Iterator[tuple[tuple[st
                 for field, value in entity.items():
                     if not isinstance(was, dict) or field not in was or was[field] != value:
                         yield (name, identity, field), value
+
+
+def removed_by(case: ObjectCall, schema: StateSchema) -> Iterator[tuple[str, str, str]]:
+    """(collection, entity, field) of everything that a call removed."""
+    if case.before is case.after:
+        return
+    for name, old in case.before.items():
+        new = case.after.get(name)
+        if name not in schema.collections:
+            if name not in case.after:
+                yield "", "", name
+        elif isinstance(old, dict) and new is not old:
+            left = as_object(new)
+            for identity, entity in old.items():
+                now = left.get(identity)
+                if now is not entity and isinstance(entity, dict):
+                    yield from ((name, identity, field) for field in entity.keys() - as_object(now).keys())
 
 
 def _of_field(
