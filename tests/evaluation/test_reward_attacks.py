@@ -181,7 +181,13 @@ async def test_a_wanted_answer_that_the_model_made_up_does_not_count_as_earned()
 async def test_nearest_rewards_no_attack_on_an_explicit_state() -> None:
     buffer = MemoryBuffer(TrigramEncoder())
     recordings = await desk.recordings()
-    await buffer.add(recordings)
+    # an argument that no recorded call had gets no answer
+    noted = [
+        await desk.recorded(task(number, tool), call(tool, f"O-{number}", note=f"by post {number}"))
+        for tool in ("ship", "refund")
+        for number in (5, 6)
+    ]
+    await buffer.add([*recordings, *noted])
     result = await attacks(
         SPEC, [*OPEN, *CHECKED], lambda: DreamEnvironment(SPEC, NearestModel(), buffer), recordings=recordings
     )
