@@ -184,7 +184,8 @@ def clustered(values: Sequence[float], clusters: Sequence[str]) -> Rate:
     if not values:
         return plain
     low, high = _wilson_ends(plain.mean, _effective_number(values, clusters))
-    return plain.model_copy(update={"low": low, "high": high})
+    # by rounding alone, an end near 0 or 1 could lie within those of independent values
+    return plain.model_copy(update={"low": min(low, plain.low), "high": max(high, plain.high)})
 
 
 def _effective_number(values: Sequence[float], clusters: Sequence[str]) -> float:
