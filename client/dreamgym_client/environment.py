@@ -64,8 +64,12 @@ class RemoteEnvironment:
         """True if no step may be taken."""
         self._is_open = False
         """True if the episode is not known to have ended on the server."""
+        self._void = ""
+        """Why the episode is void; empty if it is not."""
         self._is_resent = False
         """True if the last request was sent twice."""
+        self._sent = 0
+        """Number of calls since the last answered step that may have become steps."""
         self._step = 0
         """Number of the last step that was answered."""
         self._ids = itertools.count(1)
@@ -99,7 +103,8 @@ class RemoteEnvironment:
             InvalidInput: the server refuses this task.
             EnvironmentUnavailable: the server cannot be reached or has no room.
         """
-        await self._finish()
+        if not self._over:  # an episode that could not be finished does not keep the next one from beginning
+            await self._finish()
         if self._connection is None:
             self._connection = Connection.acquire(self._url, self._token)
         async with ControlClient(self._url, self._token) as control:
@@ -111,7 +116,7 @@ class RemoteEnvironment:
                 group=self._group,
                 policy_version=self._policy_version,
             )
-        self._over, self._is_open, self._step = False, True, 0
+        self._over, self._is_open, self._void, self._sent, self._step = False, True, "", 0, 0
         if self._env not in self._connection.listings:
             self._connection.listings[self._env] = await self._listed()
         return StepResult(observation=self._started.observation)
@@ -121,6 +126,7 @@ class RemoteEnvironment:
         if self._connection is None or self._over:
             raise EpisodeFinished("the episode is over or was never started: call reset")
         params = {"name": action.name, "arguments": action.arguments, **action.answers}
+        self._sent += 1
         result = await self._ask("tools/call", params, self._headers(action))
         meta = result["_meta"]
         assert isinstance(meta, dict)
@@ -132,6 +138,7 @@ class RemoteEnvironment:
         self._over = terminated or truncated
         self._is_open = not self._over
         text = _text(result)
+        self._sent -= "dreamgym/uncounted" in meta
         match meta.get("dreamgym/uncounted"):
             case "unavailable":
                 raise EnvironmentUnavailable(text)
@@ -158,19 +165,26 @@ class RemoteEnvironment:
         """
         if not isinstance(step, int):
             return
-        wrong = None
         if step <= self._step:
-            wrong = f"the server has lost step {step}, which it had answered"
-        elif step > self._step + 1 and self._is_resent:
-            wrong = f"the connection broke, and the server took the call of step {self._step + 1} twice"
-        if wrong is not None:
-            self._over, self._is_open = True, False
-            raise EnvironmentUnavailable(f"{wrong}: the episode is void")
-        self._step = step
+            self._void = f"the server has lost step {step}, which it had answered: the episode is void"
+        elif step > self._step + self._sent and self._is_resent:
+            self._void = (
+                f"the connection broke, and the server took the call of step {step - 1} twice: the episode is void"
+            )
+        if self._void:
+            self._over = True
+            raise EnvironmentUnavailable(self._void)
+        self._step, self._sent = step, 0
 
     async def trajectory(self) -> Trajectory:
-        """The trajectory of the last episode, with provenance. An episode that still runs is finished first."""
+        """The trajectory of the last episode, with provenance. An episode that still runs is finished first.
+
+        Raises:
+            EnvironmentUnavailable: the server cannot be reached, or the episode is void.
+        """
         await self._finish()
+        if self._void:
+            raise EnvironmentUnavailable(self._void)
         async with ControlClient(self._url, self._token) as control:
             state = await control.read(self._env, self.episode)
         assert state.trajectory is not None, "a finished episode has a trajectory"
@@ -186,12 +200,15 @@ class RemoteEnvironment:
                 await connection.release()
 
     async def _finish(self) -> None:
-        """Finish the episode on the server. If that fails, the next call tries again."""
+        """Finish the episode on the server, or delete a void one. If that fails, the next call tries again."""
         if self._started is not None and self._is_open:
             self._over = True
             async with ControlClient(self._url, self._token) as control:
                 with suppress(UnknownEpisode):  # it expired, was deleted, or was lost with its database
-                    await control.finish(self._env, self._started.episode)
+                    if self._void:
+                        await control.delete(self._env, self._started.episode)
+                    else:
+                        await control.finish(self._env, self._started.episode)
             self._is_open = False
 
     async def _listed(self) -> list[JsonObject]:

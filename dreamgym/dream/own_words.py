@@ -1,16 +1,16 @@
 """Removes the agent's own words from steps, so that they cannot talk a judge into a success.
 
 A word is the agent's own if it is in an argument, and neither the tools, the task nor an earlier answer used it. If an
-answer or the state repeats a text of the agent, the words are removed there too. A word that only an answer to the
-agent's own use of it has shown, such as an unknown name in an error, counts as known in a short text alone: else an
-agent could make all words of a claim known, one by one.
+answer or the state repeats a text of the agent, the words are removed there too. A word that only answers to calls
+with this word have shown, such as an unknown name in an error, counts as known in a short text alone: else an agent
+could make all words of a claim known, one by one.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 
 from pydantic import JsonValue
@@ -46,10 +46,8 @@ def without_own_words(
         state: the state after the steps; what is not a JSON object is returned as it is.
     """
     known = _words(json.dumps([*spec.tools], ensure_ascii=False), task.instruction, *_read(task.initial_state or ""))
-    said: set[str] = set()
-    """Words of arguments that were not known when the agent said them."""
     repeated: set[str] = set()
-    """Words of `said` that an answer has shown since."""
+    """Known words that only answers to calls with these words have shown."""
     left: dict[str, str] = {}
     """Texts of the agent that answers may repeat, in each spelling, and what is left of each without its own words."""
     own: set[str] = set()
@@ -61,7 +59,7 @@ def without_own_words(
         return _WORD.sub(lambda word: "" if word[0].casefold() in own else word[0], text) if own else text
 
     def only_known(text: str) -> str:
-        return _only(known - repeated if _is_long(text) else known, text)
+        return _only(known, text, but=repeated if _is_long(text) else frozenset())
 
     for action, result in steps:
         given: JsonValue = [action.arguments, action.answers]
@@ -72,7 +70,6 @@ def without_own_words(
         left |= {one: rest for text in long[:MOST_TEXTS] for one, rest in _spellings(text, reduced[text])}
         left = dict(sorted(left.items(), key=lambda one: -len(one[0])))  # longest first: one may contain another
         own |= _words(*long[MOST_TEXTS:]) - known
-        said |= _words(*texts) - known
         arguments, answers, info = (
             as_object(_mapped(value, change))
             for value, change in ((action.arguments, only_known), (action.answers, only_known), (result.info, echoed))
@@ -80,7 +77,9 @@ def without_own_words(
         answer = result.model_copy(update={"observation": echoed(result.observation), "info": info})
         shown.append((ToolCall(name=action.name, arguments=arguments, answers=answers), answer))
         told = _words(*_read(answer.observation), *_texts(info.get("structured")))
-        repeated |= told & said
+        asked = _words(*texts)
+        repeated |= (told & asked) - known
+        repeated -= told - asked
         known |= told
     content = parsed(state)
     return shown, state if content is None else as_text(as_object(_mapped(content, echoed)))
@@ -101,9 +100,14 @@ def _words(*texts: str) -> set[str]:
     return {word.casefold() for text in texts for word in _WORD.findall(text)}
 
 
-def _only(known: set[str], text: str) -> str:
-    """The text with only the known words."""
-    return _WORD.sub(lambda word: word[0] if word[0].casefold() in known else "", text)
+def _only(known: Set[str], text: str, but: Set[str]) -> str:
+    """The text with only the known words, and without some of these."""
+
+    def left(word: re.Match[str]) -> str:
+        plain = word[0].casefold()
+        return word[0] if plain in known and plain not in but else ""
+
+    return _WORD.sub(left, text)
 
 
 def _echoed(left: dict[str, str], text: str) -> str:

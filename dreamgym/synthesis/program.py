@@ -47,6 +47,7 @@ from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind, is_argument
 from dreamgym.types import JsonObject
 
+LITERALS = ("true", "false", "null")
 SIGNS = ("zero", "positive", "negative")
 """The categories of numbers; the place of each is the sign as -1, 0 or 1."""
 
@@ -310,10 +311,11 @@ class ToolProgram:
         - all recorded calls of the tool had the same arguments, and the call has another value of one that the branch
           does not read;
         - the call has an argument that no recorded call of the tool had, or such a key in an argument, unless the
-          branch reads the object with the key as a whole;
+          branch reads the object with the key as a whole; keys in the items of lists are not looked at;
         - an argument that the branch can do without is empty in a way that no recorded call shows, such as null;
-        - an argument has a text or a truth value of a category that no recorded call shows;
-        - the branch may change the state for a number, or an entity, of a category that no recorded call shows;
+        - an argument is true, false or null, or has a text, and no recorded call shows this category; but a branch
+          that reads texts of an argument, and had several in recorded calls, reads others too;
+        - the branch may change the state for an argument, or an entity, of a category that no recorded call shows;
         - the branch may set a field to a constant, for instance a status to `sent`, although in no recorded call of
           this outcome the field had the value that it has now;
         - the branch may make an entity whose id exists already, or append an item to a list that has an equal one,
@@ -346,13 +348,18 @@ class ToolProgram:
             is_empty(call, path) and emptiness(call, path) not in self.named.get(path, ()) for path in branch.optional
         ):
             return False
-        if any(
-            one not in self.familiar.get(path, (one,))
-            for path, one in traits(call)
-            if branch.effects or (is_argument(path) and one not in SIGNS)
-        ):
+        new = [(path, one) for path, one in traits(call) if one not in self.familiar.get(path, (one,))]
+        if branch.effects:
+            if new:
+                return False
+        elif any(is_argument(path) and one not in SIGNS and not self._looks_up(path, one, branch) for path, one in new):
             return False
         return all(json.dumps(call.values.get(path)) in known for path, known in branch.overwritten.items())
+
+    def _looks_up(self, path: Path, one: str, branch: Branch) -> bool:
+        """True if the branch reads an argument that had several texts in recorded calls, so that it may have others."""
+        is_read = any(read[: len(path)] == path for read in branch.read)
+        return is_read and one not in LITERALS and len(self.familiar[path]) > 1
 
     def __str__(self) -> str:
         lines = [f"chosen {name} = {expression}" for name, expression in self.definitions.chosen]

@@ -275,6 +275,35 @@ async def test_a_call_that_was_made_twice_since_its_answer_was_lost_on_the_way_v
             await remote.step(add(1))
         with pytest.raises(EpisodeFinished):
             await remote.step(add(1))
+        with pytest.raises(EnvironmentUnavailable, match="the episode is void"):
+            await remote.trajectory()
+        async with ControlClient(url) as control:
+            with pytest.raises(UnknownEpisode):
+                await control.read("counter", remote.episode)
+        await remote.close()
+
+
+async def test_a_step_whose_answer_was_lost_and_a_resend_after_it_do_not_void_the_episode(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Connection._send_once
+    faults: list[Exception] = [aiohttp.ServerDisconnectedError(), aiohttp.InvalidURL("lost")]
+
+    async def losing(self: Connection, method: str, path: str, body: bytes | None, headers: Any) -> Any:
+        if b"tools/call" not in (body or b"") or not faults:
+            return await send(self, method, path, body, headers)
+        fault = faults.pop()
+        if isinstance(fault, aiohttp.InvalidURL):  # the step is taken, and its answer is lost
+            await send(self, method, path, body, headers)
+        raise fault
+
+    monkeypatch.setattr(Connection, "_send_once", losing)
+    async with stage.serve() as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        with pytest.raises(EnvironmentUnavailable):
+            await remote.step(add(1))
+        assert (await remote.step(add(1))).observation == "count 8"
         await remote.close()
 
 

@@ -85,6 +85,16 @@ def test_a_claim_whose_words_were_repeated_one_by_one_is_removed() -> None:
     assert "accomplished" not in str(left(*primed, (act(CLAIM), StepResult(observation=f"no {CLAIM}.")))[-1])
 
 
+def test_a_word_that_an_answer_to_another_call_shows_is_known() -> None:
+    said = "the refund approved for Miller"
+    steps = [
+        (act("refund"), StepResult(observation='There is no "refund" here.')),
+        (act("look"), StepResult(observation="A note: refund approved for Miller.")),
+        (act(said), StepResult(observation="sent")),
+    ]
+    assert left(*steps)[-1] == ({"command": said}, "sent")
+
+
 def test_the_replies_of_the_client_are_the_agents_words_too() -> None:
     call = act("look").model_copy(update={"answers": {"inputResponses": {"note": CLAIM}}})
     shown, _ = without_own_words(HOUSE, TASK, [(call, StepResult(observation=f"saved: {CLAIM}"))])

@@ -89,6 +89,27 @@ def test_a_task_that_is_edited_after_a_killed_build_keeps_its_edit(
     assert file.read_text().count("Who is Cyd") == file.read_text().count("Who is Cyd Li?") == 1
 
 
+def test_an_edit_from_before_a_killed_build_is_lost_with_a_copy_if_its_recording_has_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update_folder(folder)
+    file = folder / "trajectories.jsonl"
+    file.write_text(file.read_text().replace("Ada", "Eve"))
+    Tape(folder, "a", at=1000).hello().call("get", "Bob", id="x1").note(task="Who is Bob?")
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "write_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            update_folder(folder)
+    report = update_folder(folder)
+    assert report is not None
+    assert any("lost the edits of" in said for said in report.messages)
+    assert "Eve" not in file.read_text()
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_of_updates_at_the_same_time_one_builds_the_folder_and_the_others_wait_for_it(folder: Path) -> None:
     begin = Barrier(4)
 

@@ -144,7 +144,6 @@ def test_answers_that_are_json_and_errors_that_are_marked_are_kept(tmp_path: Pat
         {"id": 7, "title": "Plan", "content": []},
         {"type": "doc", "content": [{"type": "paragraph", "content": [{"type": "text", "text": "hi"}]}]},
         {"id": "m1", "content": [{"type": "text", "text": "hi"}], "usage": {"tokens": 3}},
-        {"content": []},
         [{"type": "invoice", "id": 1}],
         [{"type": "text", "label": "Name"}],
     ],
@@ -156,14 +155,25 @@ def test_an_answer_with_content_of_its_own_keeps_all_its_fields(answer: JsonValu
     assert json.loads(trajectory.transitions[0].result.observation) == answer
 
 
+NO_USER: JsonObject = {"type": "text", "text": "no such user"}
+
+
 def test_an_answer_in_the_form_of_an_mcp_result_is_read_as_one(tmp_path: Path) -> None:
     rows: list[JsonValue] = [
         {**STEP, "observation": {"content": [{"type": "text", "text": "hi"}], "_meta": {"a": 1}}},
         {**STEP, "observation": {"content": [], "isError": True}},
+        {**STEP, "observation": {"content": [NO_USER], "structured_content": None, "is_error": True, "meta": None}},
+        {**STEP, "observation": [NO_USER, {"type": "document", "source": "…"}]},
+        {**STEP, "observation": {"content": [NO_USER], "isError": True, "id": 3}},
     ]
-    said, failed = only(imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})).transitions
+    said, failed, *others = only(imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})).transitions
     assert (said.result.observation, said.result.info["meta"]) == ("hi", {"a": 1})
     assert (failed.result.observation, failed.result.is_error) == ("", True)
+    assert [(one.result.observation, one.result.is_error) for one in others] == [
+        ("no such user", True),
+        ("no such user\n[document]", False),
+        ("no such user", True),
+    ]
 
 
 CALL: JsonObject = {"name": "find", "arguments": {}}

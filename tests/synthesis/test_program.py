@@ -173,6 +173,22 @@ def test_a_table_has_no_value_for_something_that_is_not_there() -> None:
     assert program.run(state, {"id": "Y"}) is None
 
 
+def test_a_read_by_a_few_values_answers_for_others_that_it_looks_up() -> None:
+    users = StateSchema.model_validate({"users": {"key": "id", "fields": {"email": "string", "name": "string"}}})
+
+    def found(email: int, time: int) -> Transition:
+        rows = {f"u{i}": {"id": f"u{i}", "email": f"p{i}@x.org", "name": f"N{time}"} for i in range(9)}
+        answer = StepResult(observation=f"u{email}", info={"state": as_text({"users": rows})})
+        action = ToolCall(name="find", arguments={"email": f"p{email}@x.org"})
+        return Transition.of(as_text({"users": rows}), action, answer)
+
+    program = learn([found(n % 4, n) for n in range(40)], users)
+    assert program is not None
+    result = program.run(state_of(found(1, 99).state), {"email": "p7@x.org"})
+    assert result is not None
+    assert result.observation == "u7"
+
+
 def test_an_argument_that_may_be_left_out_has_no_answer_if_it_is_empty_in_a_way_that_no_recorded_call_shows() -> None:
     prices = {"A": 2, "B": 3, "C": 2, "D": 4, "E": 3, "F": 5}
     state = as_text({"orders": {one: {"id": one, "price": price, "total": 1} for one, price in prices.items()}})

@@ -46,6 +46,14 @@ class Built(Frozen):
         builds: list[dict[str, str]] = [getattr(one, kind) for one in (self, *self.unfinished)]
         return {one[row] for one in builds if row in one}
 
+    def keeps_edit(self, row: str, now: str, kind: Literal["trajectories", "tasks"]) -> bool:
+        """True if an edit of a row stays: its recording gives what it gave when the row was edited.
+
+        A row that only an unfinished build gave was edited after it.
+        """
+        finished: dict[str, str] = getattr(self, kind)
+        return now in ({finished[row]} if row in finished else self.gave(row, kind))
+
 
 def last_built(folder: Path) -> Built | None:
     """The digests of the last build; None if there was none, or if an older version of this program made it."""
@@ -124,7 +132,7 @@ def edited_tasks(folder: Path, given: Iterable[Task], listed: Iterable[Task], sa
     edited = {
         name: task for name, task in recorded.items() if before[name] and _digest_of_task(task) not in before[name]
     }
-    lost = [name for name in edited if now.get(name) not in before[name]]
+    lost = [name for name in edited if not last.keeps_edit(name, now.get(name, ""), "tasks")]
     if lost:
         say(
             f"tasks.jsonl was built again and lost the edits of {', '.join(lost)}; "
@@ -148,7 +156,7 @@ def is_edited_list(folder: Path, tools: str, say: Say) -> bool:
     before = {one.tools for one in (last, *last.unfinished)}
     if there in {given, *before}:
         return False
-    if given in before:
+    if given == last.tools:
         return True
     say(
         "tools.json was built again and lost its edits, because the server has other tools now; "
@@ -187,7 +195,7 @@ def with_edits(
             kept += [one] if before.trajectories.get(one.id) != digest or faults else []
         elif _digest(edited) in {digest, *gave}:  # never edited
             kept.append(one)
-        elif digest in gave:
+        elif before.keeps_edit(one.id, digest, "trajectories"):
             kept += _fitted(edited, fit, lost)
         else:  # its recording has changed since
             kept.append(one)

@@ -27,11 +27,19 @@ from dreamgym.recordings.importers.base import (
 from dreamgym.state import objects
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 
-_MCP_FIELDS = {"content", "isError", "structuredContent", "_meta", "resultType"}
-_SAYING = ("content", "isError", "structuredContent")
-"""Fields of an MCP result of which at least one says something."""
+_IN_PYTHON = {
+    "structured_content": "structuredContent",
+    "is_error": "isError",
+    "meta": "_meta",
+    "result_type": "resultType",
+}
+"""Fields of an MCP result as the Python SDK names them, and their names in the protocol."""
+_MCP_FIELDS = {"content", *_IN_PYTHON, *_IN_PYTHON.values()}
 _TEXTS = ("text", "input_text", "output_text")
-_OTHERS = ("image", "audio", "resource", "resource_link", "image_url", "input_image", "input_audio", "input_file")
+_BLOCKS = frozenset({
+    *_TEXTS, "image", "audio", "resource", "resource_link", "image_url", "input_image", "input_audio", "input_file",
+    "document", "search_result", "tool_reference", "file", "refusal",
+})  # fmt: skip
 """Types of content blocks, in MCP and in the messages of models."""
 
 
@@ -221,7 +229,8 @@ def action_of(call: ToolRequest) -> ToolCall | str:
 def result_from(content: object, *, is_error: bool = False, structured: object = None) -> StepResult:
     """Make a StepResult from a tool result: a text, a list of content blocks, an MCP result, or any JSON value."""
     if is_mcp_result(content):
-        return result_of({**content, "isError": is_error or content.get("isError") is True})
+        said = {_IN_PYTHON.get(name, name): value for name, value in content.items() if value is not None}
+        return result_of({**said, "isError": is_error or said.get("isError") is True})
     if isinstance(content, str):
         blocks: list[JsonObject] = [{"type": "text", "text": content}]
     elif is_content(content):
@@ -232,15 +241,21 @@ def result_from(content: object, *, is_error: bool = False, structured: object =
 
 
 def is_mcp_result(value: object) -> TypeGuard[JsonObject]:
-    """True for an MCP result: an object with its fields alone, so that no answer of another kind loses a field."""
-    if not isinstance(value, dict) or not value.keys() <= _MCP_FIELDS:
+    """True for an MCP result: an object with content and its other fields alone, or with `isError`.
+
+    Another object may have a field of its own named `content`, and no answer may lose its other fields.
+    """
+    if not isinstance(value, dict) or not is_content(value.get("content")):
         return False
-    return is_content(value.get("content")) and any(value.get(name) not in (None, []) for name in _SAYING)
+    return value.keys() <= _MCP_FIELDS or isinstance(value.get("isError", value.get("is_error")), bool)
 
 
 def is_content(value: object) -> bool:
-    """True if a value is a list of content blocks, each of a type that MCP or another format has."""
-    return isinstance(value, list) and all(isinstance(block, dict) and _is_block(block) for block in value)
+    """True if a value is a list of content blocks, at least one of them of a type that MCP or another format has."""
+    if not isinstance(value, list):
+        return False
+    blocks = [block for block in value if isinstance(block, dict) and isinstance(block.get("type"), str)]
+    return len(blocks) == len(value) and (not blocks or any(map(_is_known, blocks)))
 
 
 def text_of(content: object) -> str:
@@ -284,9 +299,8 @@ def _words(block: object) -> str:
     return text(block)
 
 
-def _is_block(block: JsonObject) -> bool:
-    kind = block.get("type")
-    return kind in _OTHERS if kind not in _TEXTS else isinstance(block.get("text"), str)
+def _is_known(block: JsonObject) -> bool:
+    return block["type"] in _BLOCKS and (block["type"] not in _TEXTS or isinstance(block.get("text"), str))
 
 
 def _block(block: JsonObject) -> JsonObject:
@@ -294,6 +308,6 @@ def _block(block: JsonObject) -> JsonObject:
     data: JsonValue = block.get("base64", block.get("data"))
     if block.get("type") in ("image", "audio") and isinstance(data, str):
         return {"type": block["type"], "data": data, "mimeType": block.get("mime_type", block.get("mimeType", ""))}
-    if block["type"] in _TEXTS:
+    if block["type"] in _TEXTS and isinstance(block.get("text"), str):
         return {"type": "text", "text": block["text"]}
     return block
