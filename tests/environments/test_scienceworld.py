@@ -129,12 +129,12 @@ async def test_the_same_world_looks_the_same_in_every_machine() -> None:
 async def test_machines_are_reused_and_each_environment_has_its_own() -> None:
     one, other = ScienceWorldEnvironment(), ScienceWorldEnvironment()
     await one.reset(task("boil"))
-    first = one._simulator
+    first = one._lease.simulator
     await one.close()
     await one.reset(task("melt"))
     await other.reset(task("boil"))
-    assert one._simulator is first
-    assert other._simulator is not first
+    assert one._lease.simulator is first
+    assert other._lease.simulator is not first
     await one.close()
     await other.close()
 
@@ -143,7 +143,7 @@ async def test_a_killed_machine_fails_the_step_and_the_next_world_gets_another()
     environment, other = ScienceWorldEnvironment(), ScienceWorldEnvironment()
     await environment.reset(task("boil"))
     await other.reset(task("boil"))
-    simulator = environment._simulator
+    simulator = environment._lease.simulator
     assert simulator is not None
     simulator._machine.process.kill()
     simulator._machine.process.wait(timeout=10)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
 
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.base import act_tool, check_goal, command_of
+from dreamgym_integrations.environments.lease import Lease
 from dreamgym_integrations.environments.scienceworld.simulator import CommandResult, Simulator, Variation, simulators
 
 COMMANDS = (
@@ -57,7 +57,7 @@ class ScienceWorldEnvironment:
         self.tools: Sequence[JsonObject] = (ACT,)
         self.task: Task | None = None
         self._lists_commands = lists_commands
-        self._simulator: Simulator | None = None
+        self._lease = Lease(simulators.take, simulators.give_back, simulators.drop)
         self._playing = False
         self._started = 0
 
@@ -65,20 +65,21 @@ class ScienceWorldEnvironment:
         """Start the world in `task.metadata`. The observation shows the place and the inventory."""
         world = world_of(task)
         self._playing = False
+        self._lease = self._lease.renewed()
 
         def start(simulator: Simulator) -> CommandResult:
             answer = simulator.load(world)
             check_goal(task, simulator.description())
             return answer
 
-        answer, view, commands = await asyncio.to_thread(self._run, start)
+        answer, view, commands = await self._ask(start)
         self.task, self._playing, self._started = task, True, answer.score
         return StepResult(observation=view, info={"score": answer.score, **commands})
 
     async def step(self, action: ToolCall) -> StepResult:
         """Give one command. Success is an end with a score of 100; a wrong focus ends the episode too."""
-        command = command_of(action, is_playing=self._playing)
-        answer, view, commands = await asyncio.to_thread(self._run, lambda simulator: simulator.step(command))
+        command = command_of(action, is_playing=self._playing and not self._lease.ended)
+        answer, view, commands = await self._ask(lambda simulator: simulator.step(command))
         self._playing = not answer.ended
         score = f"\nScore: {answer.score}." if answer.score != self._started else ""
         asked = f"{answer.reply}\n" if answer.reply.startswith(AMBIGUOUS) else ""
@@ -91,20 +92,13 @@ class ScienceWorldEnvironment:
         )
 
     async def close(self) -> None:
-        simulator, self._simulator, self._playing = self._simulator, None, False
-        if simulator is not None:
-            simulators.give_back(simulator)
+        self._lease.end()
 
-    def _run(self, ask: Callable[[Simulator], CommandResult]) -> tuple[CommandResult, str, JsonObject]:
+    async def _ask(self, ask: Callable[[Simulator], CommandResult]) -> tuple[CommandResult, str, JsonObject]:
         """The simulator's answer, the view after it, and the possible commands if they are wanted."""
-        if self._simulator is None:
-            self._simulator = simulators.take()
-        try:
-            answer = ask(self._simulator)
-            view = self._simulator.view()
-            commands: JsonObject = {"admissible": [*self._simulator.admissible()]} if self._lists_commands else {}
-            return answer, view, commands
-        except EnvironmentUnavailable:
-            simulator, self._simulator, self._playing = self._simulator, None, False
-            simulators.give_back(simulator)
-            raise
+
+        def call(simulator: Simulator) -> tuple[CommandResult, str, JsonObject]:
+            answer, view = ask(simulator), simulator.view()
+            return answer, view, {"admissible": [*simulator.admissible()]} if self._lists_commands else {}
+
+        return await self._lease.ask(call)

@@ -138,6 +138,11 @@ class Simulators:
             if simulator.is_alive and simulator in self._all and len(self._free) < IDLE:
                 self._free.append(simulator)
                 return
+        self.drop(simulator)
+
+    def drop(self, simulator: Simulator) -> None:
+        """End the simulator's JVM, unless `stop` has ended it."""
+        with self._lock:
             if simulator not in self._all:
                 return
             self._all.remove(simulator)

@@ -6,7 +6,6 @@ then takes 30 ms instead of 300, and next to no memory instead of 170 MB.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import json
 import re
@@ -21,6 +20,7 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.types import JsonObject, Origin, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.base import act_tool, check_goal, command_of
 from dreamgym_integrations.environments.java import JavaMachine, java_failures
+from dreamgym_integrations.environments.lease import Lease
 
 SIDES = ("north", "east", "south", "west")
 CLOSED_DOOR = "closed door"
@@ -157,8 +157,12 @@ class GameEnvironment:
     def __init__(self, game: Game, parameters: Mapping[str, int] | None = None) -> None:
         self.tools: Sequence[JsonObject] = (game.tool,)
         self._game = game
-        self._loaded = game.java_name(parameters or {})
-        self._java: Any = None
+        loaded = game.java_name(parameters or {})
+        self._lease: Lease[Any] = Lease(
+            take=lambda: java_games.take(*loaded),
+            give_back=lambda java: java_games.give_back(java, *loaded),
+            drop=lambda java: None,  # all games share one JVM
+        )
         self._playing = False
         self._view = ""
         self._commands: dict[str, str] = {}
@@ -171,8 +175,15 @@ class GameEnvironment:
                 f"task {task.id!r}: expected a whole number in metadata.seed, of at most 32 bits, got {world!r}"
             )
         self._playing = False
-        answer = await asyncio.to_thread(self._call, "generateNewGameJSON", world, "train", False)
-        check_goal(task, await asyncio.to_thread(self._description))
+        self._lease = self._lease.renewed()
+
+        def start(java: Any) -> tuple[dict[str, Any], str]:
+            with java_failures():
+                answer = json.loads(java.generateNewGameJSON(world, "train", False))
+                return answer, self._game.instruction or str(java.getTaskDescription())
+
+        answer, instruction = await self._lease.ask(start)
+        check_goal(task, instruction)
         self._see(answer)
         if task.origin is not Origin.GENERATED and task.initial_state not in (None, self._view):
             raise InvalidInput(
@@ -184,8 +195,13 @@ class GameEnvironment:
 
     async def step(self, action: ToolCall) -> StepResult:
         """Give the game one command."""
-        command = command_of(action, is_playing=self._playing)
-        answer = await asyncio.to_thread(self._call, "stepJSON", self._commands.get(command, command))
+        command = command_of(action, is_playing=self._playing and not self._lease.ended)
+
+        def give(java: Any) -> dict[str, Any]:
+            with java_failures():
+                return cast("dict[str, Any]", json.loads(java.stepJSON(self._commands.get(command, command))))
+
+        answer = await self._lease.ask(give)
         reply = self._game.shorten(answer["observation"])
         if answer["tasksuccess"] or answer["taskfailure"]:
             # The place does not follow: without the thing that was taken, it would look like a place of another world.
@@ -203,30 +219,11 @@ class GameEnvironment:
         )
 
     async def close(self) -> None:
-        java, self._java, self._playing = self._java, None, False
-        if java is not None:
-            java_games.give_back(java, *self._loaded)
+        self._lease.end()
 
     def _see(self, answer: Mapping[str, Any]) -> None:
         self._view = self._game.view(answer) or self._view
         self._commands = {plain(command): command for command in answer["validActions"]}
-
-    def _description(self) -> str:
-        """The instruction of this world."""
-        if self._game.instruction is not None:
-            return self._game.instruction
-        with java_failures():
-            return str(self._java.getTaskDescription())
-
-    def _call(self, method: str, *arguments: str | int | bool) -> dict[str, Any]:
-        if self._java is None:
-            self._java = java_games.take(*self._loaded)
-        try:
-            with java_failures():
-                return cast("dict[str, Any]", json.loads(getattr(self._java, method)(*arguments)))
-        except EnvironmentUnavailable:
-            self._java, self._playing = None, False
-            raise
 
 
 class GameSeed(NamedTuple):
