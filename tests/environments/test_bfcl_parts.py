@@ -23,6 +23,7 @@ from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.evaluation.episodes import has_succeeded
 from dreamgym.replay.episode_store import Episode
+from dreamgym.schema import fault_under
 from dreamgym.state import parsed
 from dreamgym.testing.environment import check_environment
 from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Transition
@@ -111,6 +112,16 @@ def test_listed_values_of_an_array_apply_to_its_items_and_huge_numbers_are_refus
     for wrong in ({"doors": ["up"]}, {"doors": "left"}, {"exponent": 10**9}, {"decimal_places": -(10**9)}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
+
+
+def test_a_number_to_calculate_with_is_at_most_the_largest_that_a_float_can_hold() -> None:
+    numbers: JsonObject = {"type": "array", "items": {"type": "float"}}
+    properties: JsonObject = {"base": {"type": "float"}, "numbers": numbers}
+    schema = tool_of({"name": "f", "parameters": {"type": "dict", "properties": properties}})["inputSchema"]
+    assert isinstance(schema, dict)
+    assert fault_under(schema, {"base": 10**308, "numbers": [-1.7e308]}) is None
+    assert "greater than the maximum" in str(fault_under(schema, {"base": 10**309}))
+    assert "less than the minimum" in str(fault_under(schema, {"numbers": [2, -(10**309)]}))
 
 
 def test_a_state_lists_entities_by_their_id_and_single_values_by_their_system() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 
 from pydantic import JsonValue
@@ -23,8 +24,11 @@ _TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
 _ENUM = re.compile(r"\[Enum\]:?\s*(\[.*?\])")
 WIDER: JsonObject = {"close_ticket.ticket_id": ["integer", "string"], "send_message.message_id": "object"}
 """Right types of values for which the package's docs disagree with its ground truth and its answers."""
-LARGEST = {"precision": 1000, "exponent": 1000, "decimal_places": 1000}
-"""Largest absolute values: with larger ones, a single call of the calculator would block the server for minutes."""
+LARGEST: dict[str, float] = {
+    **dict.fromkeys(("a", "b", "base", "number", "numbers[]", "part", "value", "whole"), sys.float_info.max),
+    **dict.fromkeys(("precision", "exponent", "decimal_places"), 1000),
+}
+"""Largest absolute values: larger ones let a single call of the calculator block the server, some for minutes."""
 
 
 def tools_of(docs: Sequence[JsonObject]) -> list[JsonObject]:
