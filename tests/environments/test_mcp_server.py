@@ -158,6 +158,30 @@ async def test_the_value_of_a_variable_is_in_no_error_even_if_the_server_writes_
     assert "s3cret" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--api-key", "s3cret-AAA"], "bad --api-key [argument]"),
+        (["--api-key=s3cret=AAA"], "bad [argument]"),
+        (["s3cret-AAA=="], "bad [argument]"),
+        (["key=s3cret-AAA"], "bad [argument]"),
+    ],
+)
+async def test_an_argument_of_the_command_is_in_no_error_even_if_the_server_writes_it(
+    arguments: list[str], said: str
+) -> None:
+    with pytest.raises(EnvironmentUnavailable) as raised:
+        async with started(command=["sh", "-c", 'echo bad "$@" >&2', "sh", *arguments]):
+            pass
+    assert str(raised.value).endswith(f"stderr: {said}")
+
+
+async def test_a_word_within_an_argument_of_the_command_is_in_no_error_either() -> None:
+    with pytest.raises(EnvironmentUnavailable, match=r"stderr: bad \[argument\]$"):
+        async with started(command=["sh", "-c", "echo bad 's3cret-AAA' >&2"]):
+            pass
+
+
 async def test_a_server_that_dies_in_a_call_is_unavailable_until_the_next_reset() -> None:
     async with started(command=[*COUNTER, "dies"]) as environment:
         with pytest.raises(EnvironmentUnavailable, match="has ended; it last wrote to stderr: out of paper"):

@@ -40,7 +40,9 @@ MAX_PAGES = 100
 """Limit of pages in one listing: a server may hand out cursors without end."""
 SHOWN_CHARACTERS = 300
 MIN_HIDDEN = 6
-"""Characters that a variable's value must have to be hidden. A shorter one occurs in too many places by chance."""
+"""Characters that a value or an argument must have to be hidden. A shorter one occurs in too many places by chance."""
+OPTION_NAME = re.compile(r"--?[a-z]+(-[a-z]+)*")
+"""A word of a command that is shown, since it helps and is no secret."""
 BROKEN_HTTP = re.compile(
     r"(Server returned an error response|Session terminated|Not Found)\Z"
     r"|Unexpected content type: |Failed to parse (JSON response|SSE message): |SSE stream (failed|ended)"
@@ -211,15 +213,23 @@ class McpSession:
         return EnvironmentUnavailable(f"{self._options.server} {self._shown(what)}{heard}{words}")
 
     def _shown(self, text: str) -> str:
-        """The beginning of a text on one line. The name of each variable is in the place of its value, as `$NAME`."""
-        names = (*self._options.env, *self._options.headers.values())
-        values = {os.environ.get(name, ""): name for name in names}
-        # a server may also print a part of a value, such as a header without its scheme
-        words = {word: name for value, name in values.items() for word in (value, *value.split())}
-        for word in sorted(words, key=len, reverse=True):
+        """The beginning of a text on one line, with `$NAME` for a variable's value and `[argument]` for an argument."""
+        hidden = self._arguments()
+        for name in (*self._options.env, *self._options.headers.values()):
+            value = os.environ.get(name, "")
+            # a server may also print a part of a value, such as a header without its scheme
+            hidden |= dict.fromkeys((value, *value.split()), f"${name}")
+        for word in sorted(hidden, key=len, reverse=True):
             if len(word) >= MIN_HIDDEN:
-                text = text.replace(word, f"${words[word]}")
+                text = text.replace(word, hidden[word])
         return " ".join(text.split())[:SHOWN_CHARACTERS]
+
+    def _arguments(self) -> dict[str, str]:
+        """`[argument]` by each word of the command's arguments that `server` does not show: it may be a secret."""
+        words = {part.strip("'\"") for argument in self._options.command[1:] for part in (argument, *argument.split())}
+        words |= {word.partition("=")[2].strip("'\"") for word in words}
+        shown = self._options.server
+        return {word: "[argument]" for word in words if word not in shown and not OPTION_NAME.fullmatch(word)}
 
 
 def _reason(error: Exception) -> str:
