@@ -177,7 +177,7 @@ def test_a_read_by_a_few_values_answers_for_others_that_it_looks_up() -> None:
     users = StateSchema.model_validate({"users": {"key": "id", "fields": {"email": "string", "name": "string"}}})
 
     def found(email: int, time: int) -> Transition:
-        rows = {f"u{i}": {"id": f"u{i}", "email": f"p{i}@x.org", "name": f"N{time}"} for i in range(9)}
+        rows: JsonObject = {f"u{i}": {"id": f"u{i}", "email": f"p{i}@x.org", "name": f"N{time}"} for i in range(9)}
         answer = StepResult(observation=f"u{email}", info={"state": as_text({"users": rows})})
         action = ToolCall(name="find", arguments={"email": f"p{email}@x.org"})
         return Transition.of(as_text({"users": rows}), action, answer)
