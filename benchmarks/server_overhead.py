@@ -9,12 +9,11 @@ our server code in between, which is the least that a call through this HTTP ser
 
 All ways take turns, round by round. The clock runs while steps are taken, not while episodes begin and end. How fast a
 process runs depends by a tenth on where its objects happen to lie in memory, so the rounds are played by several pairs
-of processes, and the figures are medians over these of the medians of their rounds. For the ratio that has an aim, the
-least and the greatest of the pairs are given too: between them lies the median of all pairs that there could be, with a
-probability of 98 % for seven. The server is a separate process, set up like `dreamgym-serve`. CPU is the time that the
-processes used, so other work on the machine affects it less than the waits. The CPU of PostgreSQL is read from /proc,
-so the database must be on this machine and serve nobody else meanwhile. What was stored is deleted afterwards.
-call_overhead.py compares a call with the plain server of the MCP SDK.
+of processes, and the figures are medians over these of the medians of their rounds. The ratio that has an aim is given
+with a 95 % interval for the median of all pairs. The server is a separate process, set up like `dreamgym-serve`. CPU is
+the time that the processes used, so other work on the machine affects it less than the waits. The CPU of PostgreSQL is
+read from /proc, so the database must be on this machine and serve nobody else meanwhile. What was stored is deleted
+afterwards. call_overhead.py compares a call with the plain server of the MCP SDK.
 
     python benchmarks/server_overhead.py --pairs 7 --rounds 3
 """
@@ -24,6 +23,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import multiprocessing
 import os
 import statistics
@@ -506,6 +506,19 @@ def served_ms(cost: Cost) -> float:
     return cost.server_ms + cost.database_ms
 
 
+def interval(values: list[float]) -> tuple[float, float]:
+    """A 95 % interval for the median of what the values are drawn from: two of the values in their order.
+
+    Each value lies below this median with a probability of one half, so their ranks follow from the binomial
+    distribution. Less than six values do not suffice; then it is from the least to the greatest.
+    """
+    ordered, rank = sorted(values), 0
+    below = 0.5 ** len(ordered)
+    while (below := below + math.comb(len(ordered), rank + 1) * 0.5 ** len(ordered)) <= 0.025:
+        rank += 1
+    return ordered[rank], ordered[-1 - rank]
+
+
 def table(pairs: list[dict[Key, Cost]]) -> str:
     """The medians over all pairs of processes as a Markdown table, with the ratios to the same step in process.
 
@@ -528,10 +541,8 @@ def table(pairs: list[dict[Key, Cost]]) -> str:
 
         waits = [one.median_ms / base.median_ms for one, base in zip(here, same, strict=True)]
         without, to_local = ratios(served_ms, same), ratios(served_ms, local)
-        shown = (
-            f"{statistics.median(without):.2f} ({min(without):.2f} to {max(without):.2f}) "
-            f"| {statistics.median(to_local):.2f}"
-        )
+        low, high = interval(without)
+        shown = f"{statistics.median(without):.2f} [{low:.2f}, {high:.2f}] | {statistics.median(to_local):.2f}"
         lines.append(
             f"| {way} | {many} | {of('median_ms'):.2f} | {of('p95_ms'):.2f} | {1000 / of('wall_ms'):,.0f} "
             f"| {of('client_ms'):.2f} | {of('server_ms'):.2f} | {of('database_ms'):.2f} | {of('cpu_ms'):.2f} "
