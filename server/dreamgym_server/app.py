@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from dreamgym.errors import DreamGymError, InvalidInput
 from dreamgym.llm import Pingable
@@ -38,7 +39,7 @@ def build(
     hosts: Iterable[str] = LOOPBACK,
     limits: Limits | None = None,
     answers: Answers | None = None,
-) -> Starlette:
+) -> ASGIApp:
     """The ASGI app of a server with these environments: MCP, the control API and OpenEnv's API over the same episodes.
 
     The caller closes buffer, store and models.
@@ -59,7 +60,6 @@ def build(
     if len(by_name) != len(worlds):
         raise InvalidInput(f"two environments have the same name: {[world.spec.name for world in worlds]}")
     episodes = Episodes(by_name, store, buffer, limits)
-    agents = AgentDoor(episodes)
     keys = Keys(token) if token else None
     metrics = Metrics(episodes)
     models = {id(world.model): world.model for world in worlds if isinstance(world, DreamWorlds)}
@@ -70,24 +70,19 @@ def build(
         async with episodes.running(), agents.running():
             yield
 
-    return Starlette(
+    others = Starlette(
         routes=[
-            Route("/envs/{env}/episodes/{episode}/mcp", agents),
-            Route("/envs/{env}/mcp", agents),
             readiness.route(),
             metrics.route(),
             *TrainerDoor(episodes, keys).routes(),
             *OpenEnvDoor(episodes).routes(),
             *(ViewDoor(answers).routes() if answers is not None else ()),
         ],
-        middleware=[
-            Middleware(Guard, keys=keys, hosts=hosts),
-            Middleware(BoundedBody),
-            Middleware(Observed, metrics=metrics),
-        ],
         exception_handlers={DreamGymError: refuse},
         lifespan=lifespan,
     )
+    agents = AgentDoor(episodes, others)
+    return Guard(BoundedBody(Observed(agents, metrics=metrics)), keys=keys, hosts=hosts)
 
 
 def build_view(answers: Answers, token: str, code: str | None = None) -> Starlette:

@@ -30,9 +30,10 @@ TOKEN_VARIABLE = "DREAMGYM_TOKEN"  # noqa: S105  # a name, not a token
 
 
 EPISODE_HEADER = "x-dreamgym-episode"
+MCP_PATH = re.compile(r"/envs/(?P<env>[^/]+)/(?:episodes/(?P<episode>[^/]+)/)?mcp/?")
+"""Path of the MCP URL of an environment or an episode."""
 MIN_TOKEN_CHARACTERS = 16
 
-_AGENTS_DOOR = re.compile(r"/envs/(?P<env>[^/]+)/(?:episodes/(?P<episode>[^/]+)/)?mcp")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?", re.IGNORECASE)
 _ORIGIN = re.compile(r"https?://(?P<host>[^/?#]*)", re.IGNORECASE)
 
@@ -80,7 +81,7 @@ class Guard:
 
     def _is_agent(self, scope: Scope, headers: Headers, given: str) -> bool:
         """True if the request has a valid episode token for its URL; the episode is then noted in the scope."""
-        door = _AGENTS_DOOR.fullmatch(scope["path"])
+        door = MCP_PATH.fullmatch(scope["path"])
         if door is None:
             return False
         assert self._keys is not None

@@ -117,6 +117,7 @@ async def running(
     listener = bound(host, port)
     config = uvicorn.Config(
         app,
+        interface="asgi3",  # uvicorn would take an app that returns an awaitable for one of an older interface
         lifespan="on",
         http=BoundedConnection.of_one_server(),
         limit_concurrency=connections + 1,  # uvicorn refuses the connection that reaches this number
