@@ -9,8 +9,8 @@ our server code in between, which is the least that a call through this HTTP ser
 
 All ways take turns, round by round. The clock runs while steps are taken, not while episodes begin and end. How fast a
 process runs depends by a tenth on where its objects happen to lie in memory, so the rounds are played by several pairs
-of processes, and the figures are medians over these of the medians of their rounds. The ratio that has an aim is given
-with a 95 % interval for the median of all pairs. The server is a separate process, set up like `dreamgym-serve`. CPU is
+of processes, and the figures are medians over these of the medians of their rounds. The ratios that have an aim are
+given with a 95 % interval for the median of all pairs. The server is a separate process, set up like `dreamgym-serve`. CPU is
 the time that the processes used, so other work on the machine affects it less than the waits. The CPU of PostgreSQL is
 read from /proc, so the database must be on this machine and serve nobody else meanwhile. What was stored is deleted
 afterwards. call_overhead.py compares a call with the plain server of the MCP SDK.
@@ -519,6 +519,12 @@ def interval(values: list[float]) -> tuple[float, float]:
     return ordered[rank], ordered[-1 - rank]
 
 
+def with_interval(values: list[float]) -> str:
+    """The median of some values, and its interval."""
+    low, high = interval(values)
+    return f"{statistics.median(values):.2f} [{low:.2f}, {high:.2f}]"
+
+
 def table(pairs: list[dict[Key, Cost]]) -> str:
     """The medians over all pairs of processes as a Markdown table, with the ratios to the same step in process.
 
@@ -541,12 +547,11 @@ def table(pairs: list[dict[Key, Cost]]) -> str:
 
         waits = [one.median_ms / base.median_ms for one, base in zip(here, same, strict=True)]
         without, to_local = ratios(served_ms, same), ratios(served_ms, local)
-        low, high = interval(without)
-        shown = f"{statistics.median(without):.2f} [{low:.2f}, {high:.2f}] | {statistics.median(to_local):.2f}"
+        shown = f"{with_interval(without)} | {statistics.median(to_local):.2f}"
         lines.append(
             f"| {way} | {many} | {of('median_ms'):.2f} | {of('p95_ms'):.2f} | {1000 / of('wall_ms'):,.0f} "
             f"| {of('client_ms'):.2f} | {of('server_ms'):.2f} | {of('database_ms'):.2f} | {of('cpu_ms'):.2f} "
-            f"| {statistics.median(waits):.2f} | {statistics.median(ratios(lambda cost: cost.cpu_ms, same)):.2f} "
+            f"| {with_interval(waits)} | {statistics.median(ratios(lambda cost: cost.cpu_ms, same)):.2f} "
             f"| {' | ' if 'in process' in way else shown} |"
         )
     return "\n".join(lines)
