@@ -10,10 +10,10 @@ our server code in between, which is the least that a call through this HTTP ser
 All ways take turns, round by round. The clock runs while steps are taken, not while episodes begin and end. How fast a
 process runs depends by a tenth on where its objects happen to lie in memory, so the rounds are played by several pairs
 of processes, and the figures are medians over these of the medians of their rounds. The ratios that have an aim are
-given with a 95 % interval for the median of all pairs. The server is a separate process, set up like `dreamgym-serve`. CPU is
-the time that the processes used, so other work on the machine affects it less than the waits. The CPU of PostgreSQL is
-read from /proc, so the database must be on this machine and serve nobody else meanwhile. What was stored is deleted
-afterwards. call_overhead.py compares a call with the plain server of the MCP SDK.
+given with a 95 % interval for the median of all pairs. The server is a separate process, set up like `dreamgym-serve`.
+CPU is the time that the processes used, so other work on the machine affects it less than the waits. The CPU of
+PostgreSQL is read from /proc, so the database must be on this machine and serve nobody else meanwhile. What was stored
+is deleted afterwards. call_overhead.py compares a call with the plain server of the MCP SDK.
 
     python benchmarks/server_overhead.py --pairs 7 --rounds 3
 """
