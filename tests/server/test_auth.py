@@ -60,6 +60,7 @@ async def test_an_episodes_token_opens_its_mcp_url_and_nothing_else(stage: Stage
         assert await call(plain[mine["episode"]], other["token"]) == 401
         assert await call(plain[other["episode"]], mine["token"]) == 401
         assert await call(f"{url}/envs/counter/mcp", mine["token"]) == 200
+        assert await call(f"{url}/envs/counter/mcp/", mine["token"]) == 200
         assert await call(f"{url}/envs/counter/mcp", mine["token"], {"X-DreamGym-Episode": other["episode"]}) == 401
         assert await call(mine["mcp_url"] + "%0A", mine["token"]) == 401
         episode = f"/envs/counter/episodes/{mine['episode']}"
@@ -73,7 +74,7 @@ async def test_an_episodes_token_opens_its_mcp_url_and_nothing_else(stage: Stage
         control += [("POST", f"{episode}/{verb}") for verb in ("fork", "finish")] + [("GET", f"{episode}/events")]
         for method, path in control:
             assert (await http.request(method, path, headers=agent)).status_code == 401, path
-        assert (await stage.episodes.load(mine["episode"])).version == 4
+        assert (await stage.episodes.load(mine["episode"])).version == 5
         assert (await stage.episodes.load(other["episode"])).version == 0
 
 
