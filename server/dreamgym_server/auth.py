@@ -14,10 +14,9 @@ import hmac
 import ipaddress
 import os
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 
-from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -32,10 +31,22 @@ TOKEN_VARIABLE = "DREAMGYM_TOKEN"  # noqa: S105  # a name, not a token
 EPISODE_HEADER = "x-dreamgym-episode"
 MCP_PATH = re.compile(r"/envs/(?P<env>[^/]+)/(?:episodes/(?P<episode>[^/]+)/)?mcp/?")
 """Path of the MCP URL of an environment or an episode."""
+_HEADERS = "dreamgym.headers"
 MIN_TOKEN_CHARACTERS = 16
 
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?", re.IGNORECASE)
 _ORIGIN = re.compile(r"https?://(?P<host>[^/?#]*)", re.IGNORECASE)
+
+
+def headers_of(scope: Scope) -> Mapping[str, str]:
+    """The headers of a request by their names in lower case, decoded once. The first header of a name counts."""
+    known: dict[str, str] | None = scope.get(_HEADERS)
+    if known is None:
+        # httptools keeps the blanks after a value, which do not belong to it
+        known = scope[_HEADERS] = {
+            name.decode("latin-1"): value.decode("latin-1").rstrip(" \t") for name, value in scope["headers"][::-1]
+        }
+    return known
 
 
 class Keys:
@@ -79,7 +90,7 @@ class Guard:
         refusal = None if scope["type"] == "lifespan" else self._refusal(scope)
         return (refusal or self._app)(scope, receive, send)
 
-    def _is_agent(self, scope: Scope, headers: Headers, given: str) -> bool:
+    def _is_agent(self, scope: Scope, headers: Mapping[str, str], given: str) -> bool:
         """True if the request has a valid episode token for its URL; the episode is then noted in the scope."""
         door = MCP_PATH.fullmatch(scope["path"])
         if door is None:
@@ -94,7 +105,7 @@ class Guard:
         return False
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
+        headers = headers_of(scope)
         if "*" not in self._hosts:
             host = headers.get("host", "")
             if _name(host) not in self._hosts:

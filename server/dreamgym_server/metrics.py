@@ -10,7 +10,6 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dreamgym.errors import BudgetSpent, StoreError
 from dreamgym.spans import TimedSpan, join_trace, listen
+from dreamgym_server.auth import headers_of
 from dreamgym_server.sessions import Episodes
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -136,5 +136,5 @@ class Observed:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         listen(self._metrics.hear)
         if scope["type"] != "lifespan":
-            join_trace(Headers(scope=scope))
+            join_trace(headers_of(scope))
         return self._app(scope, receive, send)

@@ -67,7 +67,7 @@ from dreamgym.errors import (
 from dreamgym.spans import TimedSpan, join_trace
 from dreamgym.state import as_object
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
-from dreamgym_server.auth import EPISODE_HEADER, MCP_PATH
+from dreamgym_server.auth import EPISODE_HEADER, MCP_PATH, headers_of
 from dreamgym_server.connections import CLIENT
 from dreamgym_server.doors.presentation import Presentation, as_error
 from dreamgym_server.doors.trainer import refuse, status_of
@@ -147,9 +147,7 @@ class AgentDoor:
         if path is None:
             await self._app(scope, receive, send)
             return
-        # httptools keeps the blanks after a value, which do not belong to it
-        given = [(name.decode("latin-1"), value.decode("latin-1").rstrip(" \t")) for name, value in scope["headers"]]
-        headers = dict(reversed(given))  # the first header of a name counts
+        headers = headers_of(scope)
         try:
             visit = self._visit(path, headers, scope.get(CLIENT) or Request(scope, receive), scope)
             refusal = await self._refusal(visit, scope["method"])
@@ -167,7 +165,7 @@ class AgentDoor:
             await send(in_a_stream(message, visit.notices) if visit.notices else message)
 
         whole = await receive()
-        has_headers_once = len(headers) == len(given)  # else it depends on the header, which the SDK knows
+        has_headers_once = len(headers) == len(scope["headers"])  # else it depends on the header, which the SDK knows
         is_common = has_headers_once and not visit.is_session and not self._schemas_of[visit.env]
         if is_common and (call := plain_call(headers, whole["body"])) is not None:
             status, said = await self._answer_plainly(visit, call)
@@ -176,7 +174,7 @@ class AgentDoor:
             await answer({"type": "http.response.body", "body": said})
             return
         scope["dreamgym.visit"] = visit
-        scope["headers"] = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in given]
+        scope["headers"] = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
         _schemas.set(self._schemas_of[visit.env])
         unread: list[Message] = [whole]
 
