@@ -25,7 +25,7 @@ from dreamgym.replay.keys import transition_id
 from dreamgym.replay.postgres import Store
 from dreamgym.replay.postgres.listing import StoredEpisodes
 from dreamgym.state import objects
-from dreamgym.types import JsonObject, Source
+from dreamgym.types import JsonObject, Source, Trajectory
 
 pytestmark = pytest.mark.anyio
 HOSTILE = [
@@ -151,33 +151,29 @@ async def test_filters_narrow_the_list_and_the_number_of_matches_is_shown(screen
         await screen.sees("6 episodes match")
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
-async def test_recorded_html_stays_text_in_every_view(screen: Screen, tmp_path: Path, hostile: str) -> None:
-    dream = episode("dream-1", [hostile, hostile + "!"], dreamed=True, instruction=hostile)
+async def test_recorded_html_stays_text_in_every_view(screen: Screen, tmp_path: Path) -> None:
+    pairs = [hostile_pair(number, hostile) for number, hostile in enumerate(HOSTILE)]
+    async with served(run_folder(tmp_path, *(one for pair in pairs for one in pair))) as address:
+        await screen.open(address)
+        for hostile, (dream, real) in zip(HOSTILE, pairs, strict=True):
+            shown = {"place": "episodes.jsonl", "id": dream.id}
+            both = {**shown, "other_place": "episodes.jsonl", "other": real.id}
+            for view, given in (("episodes", {}), ("episode", shown), ("compare", both)):
+                await screen.go(f"#/{view}?{httpx2.QueryParams(given)}")
+                await screen.page.locator(f"main[data-shown={view}]").get_by_text(hostile[:9]).first.wait_for()
+                inside = "script, iframe, img, object, embed, animate, [onerror], [onbegin], a[href^='javascript']"
+                assert await screen.page.locator("main").locator(inside).count() == 0
+                assert await screen.page.evaluate("() => globalThis.hacked") is None
+
+
+def hostile_pair(number: int, hostile: str) -> tuple[Trajectory, Trajectory]:
+    """A dream and a recording that have this text in all their fields."""
+    dream = episode(f"dream-{number}", [hostile, hostile + "!"], dreamed=True, instruction=hostile)
     real = episode(f"real {hostile}", [hostile, hostile], instruction=hostile)
     spiked = dream.transitions[0].model_copy(update={"reasoning": hostile, "next_state": f'{{"{hostile[:9]}": 1}}'})
     action = spiked.action.model_copy(update={"arguments": {hostile: hostile}})
-    dream = dream.model_copy(
-        update={
-            "transitions": (spiked.model_copy(update={"action": action}), *dream.transitions[1:]),
-            "answer": hostile,
-            "error": hostile,
-        }
-    )
-    async with served(run_folder(tmp_path, dream, real)) as address:
-        await screen.open(address)
-        for view in (
-            "#/episodes",
-            "#/episode?place=episodes.jsonl&id=dream-1",
-            "#/compare?place=episodes.jsonl&id=dream-1&other_place=episodes.jsonl&"
-            + str(httpx2.QueryParams({"other": f"real {hostile}"})),
-        ):
-            await screen.go(view)
-            await screen.page.locator("main[data-shown]").wait_for()
-            await screen.page.get_by_text(hostile[:9]).first.wait_for()
-            inside = "script, iframe, img, object, embed, animate, [onerror], [onbegin], a[href^='javascript']"
-            assert await screen.page.locator("main").locator(inside).count() == 0
-        assert await screen.page.evaluate("() => globalThis.hacked") is None
+    transitions = (spiked.model_copy(update={"action": action}), *dream.transitions[1:])
+    return dream.model_copy(update={"transitions": transitions, "answer": hostile, "error": hostile}), real
 
 
 async def test_an_episode_that_is_being_played_grows_on_the_screen_until_it_is_over(
