@@ -57,6 +57,7 @@ def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("own_home")
 def test_the_demonstration_shows_every_part(tmp_path: Path) -> None:

@@ -28,11 +28,7 @@ def endured(**counts: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_endures_a_short_campaign() -> None:
-    endured(requests=20, sessions=4)
-
-
-@pytest.mark.slow
 @pytest.mark.long
-def test_a_server_endures_a_long_campaign() -> None:
-    endured(requests=6000, sessions=500, seed=1)
+@pytest.mark.parametrize(("requests", "sessions"), [(20, 4), (6000, 500)])
+def test_a_server_endures_a_campaign(requests: int, sessions: int) -> None:
+    endured(requests=requests, sessions=sessions, seed=1)
