@@ -112,7 +112,7 @@ class Visit:
 class AgentDoor:
     """Answers MCP at `/envs/{env}/mcp` and `/envs/{env}/episodes/{episode}/mcp`; passes other requests on to the app.
 
-    It is not a route of the app, because Starlette's routes and handlers would take a tenth of the CPU time of a step.
+    It is not a route of the app: Starlette's routes and handlers of errors take 3 % of the server's CPU time on a step.
     """
 
     def __init__(self, episodes: Episodes, app: ASGIApp) -> None:
