@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import stat
 import sys
 import tomllib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -398,7 +399,11 @@ def installed_real(spec: EnvironmentSpec) -> RealEnvironment | None:
 def require_files(folder: Path) -> None:
     """Raises InvalidInput if an environment folder has a pipe or a device: reading it might never end."""
     for path in (*folder.glob("*"), *folder.glob("recordings/*")):
-        if path.exists() and not (path.is_file() or path.is_dir()):
+        try:
+            mode = path.stat().st_mode
+        except OSError:  # a file that another process has just removed, or a link to nothing
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise InvalidInput(f"{path}: expected a file, got a pipe or a device: remove it from the folder")
 
 
