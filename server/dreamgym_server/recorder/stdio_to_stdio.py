@@ -8,6 +8,7 @@ Blocking threads are used, not an event loop: this is the shortest path, and any
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -70,8 +71,11 @@ def pump(
     threading.Thread(target=to_server, daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     lines = Lines()
-    while payload := os.read(process.stdout.fileno(), CHUNK):
+    while payload := read_or_wake(process.stdout.fileno(), woken):
         answer = heard(payload, from_agent=False)
         has_reader = write_all(stdout, lines.pass_on(payload))
         tape.put(answer)
@@ -86,6 +90,19 @@ def pump(
         tape.lose(run, reason)
     tape.put(Ended(run, session, reason, now()))
     return 0 if agent_left.is_set() else code if code >= 0 else 128 - code
+
+
+def read_or_wake(file: int, woken: int) -> bytes:
+    """Read from a file; the handler of a signal runs meanwhile.
+
+    Args:
+        file: a pipe.
+        woken: a pipe to which each signal writes a byte. Without it, a signal that comes just before the read would
+            not interrupt it, and its handler would wait for the server's next answer.
+    """
+    while file not in select.select([file, woken], [], [])[0]:
+        os.read(woken, CHUNK)
+    return os.read(file, CHUNK)
 
 
 def say_all(stream: IO[bytes], tape: Tape) -> None:
