@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -69,11 +69,7 @@ def pump(
     errors = threading.Thread(target=say_all, args=(process.stderr, tape), daemon=True)
     errors.start()
     threading.Thread(target=to_server, daemon=True).start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    woken, wakes = os.pipe()
-    os.set_blocking(wakes, False)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    woken = handle_signals(stop)
     lines = Lines()
     while payload := read_or_wake(process.stdout.fileno(), woken):
         answer = heard(payload, from_agent=False)
@@ -92,14 +88,18 @@ def pump(
     return 0 if agent_left.is_set() else code if code >= 0 else 128 - code
 
 
-def read_or_wake(file: int, woken: int) -> bytes:
-    """Read from a file; the handler of a signal runs meanwhile.
+def handle_signals(stop: Callable[[int, object], None]) -> int:
+    """Call `stop` at SIGTERM and SIGINT. Return a pipe to which each signal writes a byte, for `read_or_wake`."""
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return woken
 
-    Args:
-        file: a pipe.
-        woken: a pipe to which each signal writes a byte. Without it, a signal that comes just before the read would
-            not interrupt it, and its handler would wait for the server's next answer.
-    """
+
+def read_or_wake(file: int, woken: int) -> bytes:
+    """Read from a pipe. A signal that comes just before would not interrupt a mere read, so its handler would wait."""
     while file not in select.select([file, woken], [], [])[0]:
         os.read(woken, CHUNK)
     return os.read(file, CHUNK)
