@@ -528,12 +528,13 @@ def with_interval(values: list[float]) -> str:
 def table(pairs: list[dict[Key, Cost]]) -> str:
     """The medians over all pairs of processes as a Markdown table, with the ratios to the same step in process.
 
-    The last column has the ratio to the step of a LocalEnvironment, which does all of a server's work on a step.
+    Two more ratios are to the step of a LocalEnvironment, which does all of a server's work on a step.
     """
     lines = [
         "| way | episodes | median ms | p95 ms | steps/s | CPU ms: client | server | PostgreSQL | all "
-        "| wait, ratio | CPU, ratio | CPU without the client, ratio | the same, to LocalEnvironment |",
-        f"{'|---' * 13}|",
+        "| wait, ratio | the same, to LocalEnvironment | CPU, ratio | CPU without the client, ratio "
+        "| the same, to LocalEnvironment |",
+        f"{'|---' * 14}|",
     ]
     for way, many in pairs[0]:
         here = [pair[way, many] for pair in pairs]
@@ -545,13 +546,15 @@ def table(pairs: list[dict[Key, Cost]]) -> str:
         def ratios(value: Callable[[Cost], float], base: list[Cost], here: list[Cost] = here) -> list[float]:
             return [value(one) / other.cpu_ms for one, other in zip(here, base, strict=True)]
 
-        waits = [one.median_ms / base.median_ms for one, base in zip(here, same, strict=True)]
-        without, to_local = ratios(served_ms, same), ratios(served_ms, local)
-        shown = f"{with_interval(without)} | {statistics.median(to_local):.2f}"
+        def waits(base: list[Cost], here: list[Cost] = here) -> list[float]:
+            return [one.median_ms / other.median_ms for one, other in zip(here, base, strict=True)]
+
+        shown = f"{with_interval(ratios(served_ms, same))} | {with_interval(ratios(served_ms, local))}"
         lines.append(
             f"| {way} | {many} | {of('median_ms'):.2f} | {of('p95_ms'):.2f} | {1000 / of('wall_ms'):,.0f} "
             f"| {of('client_ms'):.2f} | {of('server_ms'):.2f} | {of('database_ms'):.2f} | {of('cpu_ms'):.2f} "
-            f"| {with_interval(waits)} | {statistics.median(ratios(lambda cost: cost.cpu_ms, same)):.2f} "
+            f"| {with_interval(waits(same))} | {with_interval(waits(local))} "
+            f"| {statistics.median(ratios(lambda cost: cost.cpu_ms, same)):.2f} "
             f"| {' | ' if 'in process' in way else shown} |"
         )
     return "\n".join(lines)
