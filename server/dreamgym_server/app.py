@@ -42,7 +42,8 @@ def build(
 ) -> ASGIApp:
     """The ASGI app of a server with these environments: MCP, the control API and OpenEnv's API over the same episodes.
 
-    The caller closes buffer, store and models.
+    The caller closes buffer, store and models. A server other than `running` must be told that this is an ASGI 3 app,
+    for instance by `uvicorn --interface asgi3`, since it is a callable but no coroutine function.
 
     Args:
         worlds: one DreamWorlds or RealWorlds per environment.
