@@ -1,5 +1,6 @@
 """Fixtures and settings for all tests."""
 
+import asyncio
 import gc
 import os
 import shutil
@@ -11,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
-import anyio
 import psycopg
 import pytest
 import typer
@@ -68,9 +68,9 @@ def embedded_server() -> Iterator[EmbeddedServer]:
     folder = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
     server = EmbeddedServer.start(folder)
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(
-            "ALTER SYSTEM SET fsync = off"
-        )  # no test cuts the power, and a killed server loses nothing without fsync
+        # no test cuts the power, and a killed server loses nothing without these
+        for setting in ("fsync", "full_page_writes"):
+            connection.execute(sql.SQL("ALTER SYSTEM SET {} = off").format(sql.Identifier(setting)))
         connection.execute("SELECT pg_reload_conf()")
     yield server
     server.release()
@@ -85,7 +85,7 @@ def template(embedded_server: EmbeddedServer) -> str:
     async def make() -> None:
         await (await Database.open(databases.create(embedded_server.dsn, name))).close()
 
-    anyio.run(make)
+    asyncio.run(make())  # anyio refuses to run beside the event loop that the tests of a module may share
     return name
 
 

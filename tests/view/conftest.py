@@ -23,9 +23,15 @@ QUIET = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """The tests of a module share an event loop, to which their browser belongs."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
 async def chromium() -> AsyncIterator[Any]:
-    """A browser without open pages. The test is skipped if no browser is installed."""
+    """One browser for the tests of a module, each in a context of its own. They are skipped if none is installed."""
     if importlib.util.find_spec("playwright") is None:
         pytest.skip("no playwright: pip install playwright")
     if BROWSER is None:
