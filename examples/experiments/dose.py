@@ -8,8 +8,9 @@ Before any training, the warm start plays the recorded tasks in the real game, o
 step of that play from the real steps before it. Four shares are measured: errors (the state after the step is wrong, or
 there is no answer), false rewards (among the steps without a real reward), false refusals (among the steps that reality
 accepts) and missed rewards (among the steps with a real reward). After the training, the policy plays the same tasks,
-twice each, in the dream and in reality; the difference is the transfer gap. All measurements are kept in the run
-folder, and a second start continues from there.
+twice each, in the dream and in reality; the difference is the transfer gap. Plays whose reward is unknown in either,
+such as those that the dream could not finish, are left out of both, and their share is shown. All measurements are kept
+in the run folder, and a second start continues from there.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.episode import Recorder
+from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.evaluation.rates import Rate, mean_over_seeds, shares, spearman
 from dreamgym.replay.memory import MemoryBuffer
@@ -66,7 +68,12 @@ class Dose(Frozen):
     inside: float
     """Success of the trained policy in the dream."""
     outside: float
-    """Success of the trained policy on the same tasks in reality."""
+    """Success of the trained policy in reality, in the same plays."""
+    plays: int = 240
+    """Number of plays in the dream, and in reality."""
+    left_out: float | None = None
+    """Share of the plays whose reward is unknown. None: measured by older code, which left plays out of `inside` alone
+    and did not count them."""
     start: float
     """Success of the warm start on the test tasks, in reality."""
     test: float
@@ -76,6 +83,14 @@ class Dose(Frozen):
     def gap(self) -> float:
         """How much the dream overstates the success."""
         return self.inside - self.outside
+
+    @property
+    def least_left_out(self) -> float:
+        """The share of plays left out; of older code the least one with which its success in the dream fits."""
+        if self.left_out is not None:
+            return self.left_out
+        fitting = (n for n in range(self.plays, 0, -1) if abs(round(self.inside * n) - self.inside * n) < 1e-9)
+        return 1 - next(fitting) / self.plays
 
     @property
     def gain(self) -> float:
@@ -123,10 +138,13 @@ async def measured(dreamt: Dreamt, play: Sequence[Trajectory], tasks: Sequence[T
         def dream() -> Environment:
             return DreamEnvironment(spec, model, buffer, without=dreamt.without)
 
-        inside = await success(dreamt.folder / "policy", spec, dream, tasks)
+        inside = await outcomes(dreamt.folder / "policy", spec, dream, tasks)
     finally:
         await model.close()
-    outside = await success(dreamt.folder / "policy", spec, prepared.real.create, tasks)
+    outside = await outcomes(dreamt.folder / "policy", spec, prepared.real.create, tasks)
+    known_in_both = [pair for pair in zip(inside, outside, strict=True) if None not in pair]
+    if not known_in_both:
+        raise InvalidInput(f"{spec.name}, {arm.name}: no play has a reward in the dream and in reality")
     plain = [call for call in calls if call.recorded.reward <= 0]
     rewarded = [call for call in calls if call.recorded.reward > 0]
     accepted = [call for call in calls if not call.recorded.is_error]
@@ -148,19 +166,23 @@ async def measured(dreamt: Dreamt, play: Sequence[Trajectory], tasks: Sequence[T
         steps=len(calls),
         measured=shared,
         tiers=tiers,
-        inside=inside,
-        outside=outside,
+        inside=mean(one or 0.0 for one, _ in known_in_both),
+        outside=mean(other or 0.0 for _, other in known_in_both),
+        plays=len(inside),
+        left_out=1 - len(known_in_both) / len(inside),
         start=mean(result_of(prepared, START).outcomes_N),
         test=mean(result_of(prepared, arm.name).outcomes_N),
     )
 
 
-async def success(folder: Path, spec: EnvironmentSpec, make: Callable[[], Environment], tasks: Sequence[Task]) -> float:
-    """How often a policy succeeds; episodes in which the environment failed are left out."""
+async def outcomes(
+    folder: Path, spec: EnvironmentSpec, make: Callable[[], Environment], tasks: Sequence[Task]
+) -> list[float | None]:
+    """Success of a policy in each of its plays, 1 or 0; None where the reward is unknown."""
     policy, codec = load_policy(folder)
     player = TokenPlayer(policy, codec, spec, lambda version, group: make())
     found = [await evaluate(player, tasks, seed=SEED + number) for number in range(PLAYS)]
-    return mean(outcome for one in found for outcome in one.outcomes if outcome is not None)
+    return [outcome for one in found for outcome in one.outcomes]
 
 
 async def real_play(prepared: Prepared, tasks: Sequence[Task]) -> list[Trajectory]:
@@ -208,6 +230,7 @@ def table(found: Sequence[Dose]) -> Iterator[str]:
         "dream",
         "answered by",
         *MEASURES,
+        "plays left out",
         "success in the dream",
         "in reality",
         "gap, points",
@@ -220,11 +243,14 @@ def table(found: Sequence[Dose]) -> Iterator[str]:
         tiers: dict[str, int] = {}
         for one in some:
             tiers = {tier: tiers.get(tier, 0) + one.tiers.get(tier, 0) for tier in tiers | one.tiers}
+        left_out = [one.least_left_out for one in some]
+        is_counted = all(one.left_out is not None for one in some)
         cells = (
             f"`{game}`",
             arm,
             shares(tiers),
             *(percent(mean_over_seeds([one.measured[name] for one in some])) for name in MEASURES),
+            ("" if is_counted else "at least ") + f"{100 * mean(left_out):.1f} %",
             percent(mean_over_seeds([one.inside for one in some])),
             percent(mean_over_seeds([one.outside for one in some])),
             points(mean_over_seeds([one.gap for one in some])),
@@ -269,11 +295,14 @@ def correlation(found: Sequence[Dose], one: Callable[[Dose], float], other: Call
 def page(found: Sequence[Dose]) -> str:
     """The page: the table, the correlations, and how they were made."""
     commits = ", ".join(sorted({one.commit for one in found}))
+    seeds = ", ".join(map(str, sorted({one.seed for one in found})))
     lines = [
         "# Ten dreams of graded fidelity",
         "",
-        f"Made by `python examples/experiments/dose.py` at commit {commits}. Brackets are 95 % intervals by Student's "
-        "t over seeds. **Bold**: the interval does not contain 0.",
+        "Made by `python examples/experiments/dose.py runs/*/dose-*.toml --out docs/results/dose` at commit "
+        f"{commits}, with seeds {seeds}. Brackets are 95 % intervals by Student's t over seeds. **Bold**: the interval "
+        "does not contain 0. Plays left out: their reward is unknown. Where only their least share is known, they "
+        "are left out of the success in the dream alone.",
         "",
         *table(found),
         "",
