@@ -1,8 +1,8 @@
 """A custom environment: a row of lamps, and tasks that ask for a certain pattern of them.
 
 python examples/02_an_environment.py
-dreamgym collect examples/02_an_environment.py:lamps --agent random --episodes 50
-dreamgym serve examples/02_an_environment.py:lamps --model nearest
+dreamgym collect examples/02_an_environment.py:switches --agent random --episodes 50
+dreamgym serve examples/02_an_environment.py:switches --model nearest
 """
 
 import asyncio
@@ -20,7 +20,7 @@ TOOL: JsonObject = {
     "inputSchema": {"type": "object", "properties": {"lamp": {"type": "integer"}}, "required": ["lamp"]},
 }
 SPEC = EnvironmentSpec(
-    name="lamps", description="Three lamps.", tools_list=({"tools": [TOOL]},), max_steps=8, deterministic=True
+    name="switches", description="Three lamps.", tools_list=({"tools": [TOOL]},), max_steps=8, deterministic=True
 )
 
 
@@ -59,13 +59,14 @@ class RealLamps:
     def tasks(self, split: str) -> Sequence[Task]:
         wanted = {"train": ("on off on", "on on on"), "dev": ("off on off",), "test": ("off on on",)}[split]
         ask = "Make the lamps show: {}"
-        return [Task(id=f"{split}-{w}", env="lamps", instruction=ask.format(w), metadata={"wanted": w}) for w in wanted]
+        name = SPEC.name
+        return [Task(id=f"{split}-{w}", env=name, instruction=ask.format(w), metadata={"wanted": w}) for w in wanted]
 
     def create(self) -> Environment:
         return Lamps()
 
 
-def lamps(options: Mapping[str, object]) -> RealLamps:
+def switches(options: Mapping[str, object]) -> RealLamps:
     return RealLamps()
 
 

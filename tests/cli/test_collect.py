@@ -379,6 +379,13 @@ def test_an_agent_without_a_model_is_misuse(dreamgym: Command, monkeypatch: pyte
     assert "set OPENAI_BASE_URL" in err
 
 
+def test_an_endpoint_that_is_no_http_address_is_misuse(dreamgym: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000/v1")
+    code, _, err = dreamgym(*collect(1, agent="react"))
+    assert code == 2
+    assert "OPENAI_BASE_URL: expected an address that begins with http:// or https://" in err
+
+
 def test_two_collections_do_not_write_to_one_file(dreamgym: Command) -> None:
     with Path("out.jsonl").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

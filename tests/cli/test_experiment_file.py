@@ -228,7 +228,7 @@ def test_an_experiment_whose_dreams_would_practise_held_out_tasks_is_refused(tmp
 
 
 def test_a_split_that_an_environment_looks_up_without_a_check_is_named(tmp_path: Path) -> None:
-    env = f"{EXAMPLES.parent / '02_an_environment.py'}:lamps"
+    env = f"{EXAMPLES.parent / '02_an_environment.py'}:switches"
     text = GOOD.replace("[[recorded]]", '[test]\nsplit = "tset"\n[[recorded]]', 1)
     plan, spec = read(tmp_path, text.replace('env = "coin"', f'env = "{env}"')), load_spec(env)
     seed = Prepared(plan, 0, tmp_path / "seed-0", "", spec, real_of(spec))

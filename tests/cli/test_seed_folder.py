@@ -429,7 +429,8 @@ async def test_a_state_is_derived_from_answers_on_request_and_only_from_recordin
         run(crm, f"d{number}", 9.0 + number, ("get", found))
     await seed("crm", "crm")
     assert EnvironmentSpec.load(crm).state is None
-    await seed("crm", "crm", "--derive-state")
+    _, said = await seed("crm", "crm", "--derive-state")
+    assert "crm: [state] in env.toml was derived from the answers (persons): review it before you use it" in said
     schema = EnvironmentSpec.load(crm).state
     assert schema is not None
     assert schema.collections["persons"].fields == {"name": "string"}

@@ -391,6 +391,15 @@ def test_weights_of_the_older_kind_count_too(
     assert json.loads((tmp_path / "run" / "settings.json").read_text())["learning_rate"] == 1e-5
 
 
+def test_a_model_that_is_not_there_is_refused_before_the_policy_is_warmed(
+    train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    code, said = train("--model", "neares", "--steps", "1", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "unknown model 'neares'" in said
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_policy_that_is_not_there_is_refused_before_anything_is_stored(
     train: Command, in_folder: Sequence[Trajectory], dsn: str, tmp_path: Path
 ) -> None:

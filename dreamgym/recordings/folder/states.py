@@ -87,6 +87,9 @@ def stated(
             say("no state is derived: this needs two entities with ids, each shown by at least two answers")
         return Stated(words, written=last)
     if words and not is_told:
+        if derives_facts and may_write:
+            names = ", ".join(schema.collections)
+            say(f"[state] in env.toml was derived from the answers ({names}): review it before you use it")
         for name in (name for name, collection in schema.collections.items() if collection.complete):
             say(
                 f"[state.{name}] in env.toml has complete = true, but the server reports no states: an entity that no "

@@ -182,7 +182,8 @@ class ReverseProxy:
         except _Elsewhere as error:
             reason = f"the server redirects to {error}: give --upstream its address there"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            reason = f"the server {self._url.host} cannot be reached or closed the connection: {type(error).__name__}"
+            address = f"{self._url.host}:{self._url.port}"
+            reason = f"the server {address} cannot be reached or closed the connection: {type(error).__name__}"
         visit.end(reason)
         if not visit.is_open:
             await refuse(send, 502, reason, body)
