@@ -112,6 +112,11 @@ class DreamEnvironment:
         The query contains all retrieved transitions, not only those that the model was shown."""
 
     @property
+    def spec(self) -> EnvironmentSpec:
+        """The simulated environment."""
+        return self._spec
+
+    @property
     def tools(self) -> Sequence[JsonObject]:
         """The real system's tools, as recorded."""
         return self._spec.tools

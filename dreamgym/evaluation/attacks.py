@@ -216,7 +216,7 @@ async def _play(
     keep: Keep,
 ) -> AttackEpisode:
     dream = make_dream()
-    door = Door(dream, Tools(spec))
+    door = Door(dream, Tools(dream.spec))
     answered, taken_away = 0, False
     try:
         await door.reset(task, seed=seed)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from dreamgym.dream.ending import is_unbounded, needs_invented_answers
+from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.episode import play
@@ -116,9 +117,11 @@ async def perform(
     A real episode is redacted by the environment's rules, as recordings and the answers of a dream are.
     """
     environment = make()
+    # a dream refuses as far as its own recordings show how
+    tools = Tools(environment.spec if isinstance(environment, DreamEnvironment) else spec)
     try:
         played = await play(
-            Door(environment, Tools(spec), patient=patient), task, behaviour, spec=spec, seed=seed, source=source
+            Door(environment, tools, patient=patient), task, behaviour, spec=spec, seed=seed, source=source
         )
     except EnvironmentUnavailable as error:  # the reset failed; `play` keeps a later failure
         played = Trajectory(

@@ -27,6 +27,8 @@ class Material(NamedTuple):
     held_out: tuple[Trajectory, ...]
     steps: tuple[RecordedStep, ...]
     """The steps of the held-out trajectories that are predicted."""
+    recorded: tuple[Trajectory, ...]
+    """All trajectories: the known ones, those held out, and those that are neither."""
     contradicted: int
     """Number of held-out steps that were left out because another recording contradicts them."""
     seed: int
@@ -81,6 +83,7 @@ def material(
         known=rest if known is None else first_known(rest, known, seed),
         held_out=apart,
         steps=tuple(drawn(usable, limit, seed)),
+        recorded=tuple(recorded),
         contradicted=len(steps) - len(usable),
         seed=seed,
     )

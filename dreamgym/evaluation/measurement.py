@@ -224,17 +224,16 @@ class Measurement:
         if self._calls:
             self._say(f"{chosen}: {len(self._calls)} of {len(given.steps)} steps were predicted before")
         make_dream = await dream_of(
-            given.spec, self._model, given.known, self._encoder, k=chosen.k, without=chosen.without
+            given.spec,
+            self._model,
+            given.known,
+            self._encoder,
+            recorded=given.recorded,
+            k=chosen.k,
+            without=chosen.without,
         )
         running = (
-            predictions(
-                given.spec,
-                make_dream,
-                left.values(),
-                known=() if chosen.k == 0 else given.known,
-                seed=given.seed,
-                parallel=self._wanted.parallel,
-            )
+            predictions(make_dream, left.values(), seed=given.seed, parallel=self._wanted.parallel)
             if elsewhere is None
             else elsewhere(left.values())
         )

@@ -19,6 +19,8 @@ from dreamgym.embedding import Encoder
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished
 from dreamgym.evaluation.calls import Compared, compared
+from dreamgym.mirror import Mirror
+from dreamgym.recordings.folder.server import taught_by
 from dreamgym.redaction import Redact
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.tools import Tools
@@ -55,35 +57,57 @@ async def dream_of(
     known: Sequence[Trajectory],
     encoder: Encoder,
     *,
+    recorded: Iterable[Trajectory],
     k: int | None = None,
     without: Collection[Part] = (),
 ) -> MakeDream:
-    """Return a function that makes dreams which know only these trajectories; with k = 0, none of them."""
+    """Return a function that makes dreams which know only these trajectories; with k = 0, none of them.
+
+    Args:
+        spec: the recorded environment.
+        model: the model of the dreams.
+        known: the trajectories that the dreams know.
+        encoder: encoder of the retrieval keys.
+        recorded: all trajectories, known or not: what they teach about refusals is learned again from the known ones.
+        k: number of recorded transitions that the model is shown; None: as many as it wants.
+        without: parts of the method that are left out.
+    """
     buffer, left_out = MemoryBuffer(encoder), frozenset(without)
-    await buffer.add(() if k == 0 else known)
-    return lambda: DreamEnvironment(spec, model, buffer, without=left_out, k=k)
+    shown = () if k == 0 else known
+    await buffer.add(shown)
+    own = _as_known(spec, shown, recorded)
+    return lambda: DreamEnvironment(own, model, buffer, without=left_out, k=k)
+
+
+def _as_known(spec: EnvironmentSpec, known: Iterable[Trajectory], recorded: Iterable[Trajectory]) -> EnvironmentSpec:
+    """The environment with a server.json that no other recorded calls than the known ones have taught.
+
+    A part of server.json that recorded calls teach is learned again from the known ones. A part that none of them
+    teaches is kept: it was written by hand, or comes from requests that are no calls.
+    """
+    if spec.mirror == Mirror():
+        return spec
+    tools = {str(tool["name"]): tool for tool in spec.tools}
+
+    def taught(some: Iterable[Trajectory]) -> Mirror:
+        return taught_by([(step.action, step.result) for one in some for step in one.transitions], tools)
+
+    by_all, by_known = taught(recorded), taught(known)
+    parts = spec.mirror.model_dump(exclude_defaults=True).keys() & by_all.model_dump(exclude_defaults=True).keys()
+    learned = {part: getattr(by_known, part) for part in parts}
+    return spec.model_copy(update={"mirror": spec.mirror.model_copy(update=learned)})
 
 
 async def predictions(
-    spec: EnvironmentSpec,
-    make_dream: MakeDream,
-    steps: Iterable[RecordedStep],
-    *,
-    known: Iterable[Trajectory] = (),
-    seed: int = 0,
-    parallel: int = 1,
+    make_dream: MakeDream, steps: Iterable[RecordedStep], *, seed: int = 0, parallel: int = 1
 ) -> AsyncGenerator[Compared, None]:
     """Predict the steps, at most `parallel` at a time; yield each as soon as it is done.
 
-    A call that its tool's schema forbids is refused without asking the dream, as in a server: as it was recorded if a
-    trajectory in `known` has the call. The other recorded refusals are not used, since the predicted ones are among
-    them.
+    A call that its tool's schema forbids is refused without asking the dream, as in a server that knows what the dream
+    knows.
     """
-    refusals = dict(spec.mirror.refusals)
-    if refusals:
-        shown = {step.action.canonical() for one in known for step in one.transitions}
-        refusals = {call: words for call, words in refusals.items() if call in shown}
-    tools = Tools(spec.model_copy(update={"mirror": spec.mirror.model_copy(update={"refusals": refusals})}))
+    spec = make_dream().spec
+    tools = Tools(spec)
 
     async def predicted(step: RecordedStep) -> Compared:
         trajectory, number = step
@@ -157,9 +181,10 @@ async def predict(
     on_step: Callable[[Compared], None] = lambda call: None,
 ) -> list[Compared]:
     """Predict the steps from the known trajectories alone (with k = 0, from none); return them in the given order."""
-    make_dream, calls = await dream_of(spec, model, known, encoder, k=k, without=without), []
-    shown = () if k == 0 else known
-    async with aclosing(predictions(spec, make_dream, steps, known=shown, seed=seed, parallel=parallel)) as running:
+    recorded = {one.id: one for one in (*known, *(step.trajectory for step in steps))}.values()
+    make_dream = await dream_of(spec, model, known, encoder, recorded=recorded, k=k, without=without)
+    calls = []
+    async with aclosing(predictions(make_dream, steps, seed=seed, parallel=parallel)) as running:
         async for call in running:
             on_step(call)
             calls.append(call)

@@ -104,11 +104,17 @@ async def of_steps(
     sample = drawn(steps, SAMPLED, seed)
     counting = _Counting()
     make = await dream_of(
-        spec, counting, list(known)[:KNOWN], TrigramEncoder(), k=chosen.k, without=(*chosen.without, Part.CACHE)
+        spec,
+        counting,
+        list(known)[:KNOWN],
+        TrigramEncoder(),
+        recorded=(),
+        k=chosen.k,
+        without=(*chosen.without, Part.CACHE),
     )
     prompts: list[int] = []
     answers: list[int] = []
-    async with aclosing(predictions(spec, make, sample, seed=seed)) as predicted:
+    async with aclosing(predictions(make, sample, seed=seed)) as predicted:
         at = 0
         async for _ in predicted:
             trajectory, number = sample[at]

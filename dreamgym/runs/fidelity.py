@@ -315,14 +315,17 @@ class Predicting:
         model = load_model(chosen.model or None, env=given.spec.name)
         try:
             make_dream = await dream_of(
-                given.spec, model, given.known, load_encoder(), k=chosen.k, without=chosen.without
+                given.spec,
+                model,
+                given.known,
+                load_encoder(),
+                recorded=given.recorded,
+                k=chosen.k,
+                without=chosen.without,
             )
-            known = () if chosen.k == 0 else given.known
 
             async def predict(number: int) -> Compared:
-                async with aclosing(
-                    predictions(given.spec, make_dream, [given.steps[number]], known=known, seed=given.seed)
-                ) as calls:
+                async with aclosing(predictions(make_dream, [given.steps[number]], seed=given.seed)) as calls:
                     return await anext(calls)
 
             yield predict

@@ -15,13 +15,15 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool, similarity
-from dreamgym.evaluation.predictions import played_again, predict, steps_of
+from dreamgym.evaluation.episodes import perform, repeating
+from dreamgym.evaluation.predictions import dream_of, played_again, predict, steps_of
 from dreamgym.evaluation.rates import wilson
 from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.llm import ScriptedLLM
+from dreamgym.recordings.folder.server import taught_by
 from dreamgym.recordings.splits import split
 from dreamgym.redaction import RedactionRules, Redactor
-from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory
+from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -141,6 +143,71 @@ async def test_a_recorded_refusal_of_forbidden_arguments_is_repeated_if_a_known_
     for known, k, is_known in (([played("known", (wrong, words))], None, True), ([ONE], None, False), ([], 0, False)):
         (answered,) = await predict(spec, Asked(), known, steps, TrigramEncoder(), k=k)
         assert (answered.exact, answered.errors_agree) == (is_known, True)
+
+
+def with_server_json(*recorded: Trajectory) -> EnvironmentSpec:
+    """The counter with the server.json that the recorder makes of these trajectories."""
+    calls = [(step.action, step.result) for one in recorded for step in one.transitions]
+    return SPEC.model_copy(update={"mirror": taught_by(calls, {str(tool["name"]): tool for tool in SPEC.tools})})
+
+
+def refused(action: ToolCall, words: str) -> Trajectory:
+    """An episode of one call that the server refused."""
+    return played(f"refused {action.canonical()}", (action, StepResult(observation=words, is_error=True)))
+
+
+def add_text(n: str) -> ToolCall:
+    """A call that the schema of `add` forbids."""
+    return ToolCall(name="add", arguments={"n": n})
+
+
+TOLD = {
+    "invalid arguments": [
+        refused(add_text(n), f"Input validation error: {n!r} is not of type 'integer'") for n in ("two", "three")
+    ],
+    "an unknown tool": [refused(ToolCall(name=name), f"No such tool: {name}, sorry!") for name in ("fly", "swim")],
+}
+
+
+@pytest.mark.parametrize("kind", TOLD)
+async def test_a_dream_refuses_as_its_known_recordings_show_and_never_as_held_out_ones_do(kind: str) -> None:
+    told, told_alike = TOLD[kind]
+    spec, steps = with_server_json(told, told_alike, ONE), steps_of([told])
+    for known, k, is_known in (([told_alike, ONE], None, True), ([ONE], None, False), ([told_alike, ONE], 0, False)):
+        (answered,) = await predict(spec, NearestModel(), known, steps, TrigramEncoder(), k=k)
+        assert answered.exact is is_known
+
+
+async def test_a_forbidden_call_is_passed_on_only_if_a_known_recording_shows_that_the_server_accepts_it() -> None:
+    held_out, alike = (played(name, (add_text("2"), counted(2))) for name in ("held out", "alike"))
+    spec, steps = with_server_json(held_out, alike, ONE), steps_of([held_out])
+    for known, k, is_known in (([alike, ONE], None, True), ([ONE], None, False), ([alike, ONE], 0, False)):
+        model = Asked()
+        (answered,) = await predict(spec, model, known, steps, TrigramEncoder(), k=k, without=[Part.VIEWS])
+        assert (len(model.queries), answered.errors_agree) == (is_known, is_known)
+
+
+async def test_words_of_a_server_json_that_no_recording_shows_are_kept() -> None:
+    by_hand = SPEC.mirror.model_copy(update={"unknown_tool": "I cannot {tool}.", "invalid_arguments": "No: {reason}"})
+    spec = SPEC.model_copy(update={"mirror": by_hand})
+    told = refused(ToolCall(name="fly"), "I cannot fly.")
+    for known, k in (([ONE], None), ([ONE], 0)):
+        (answered,) = await predict(spec, NearestModel(), known, steps_of([told]), TrigramEncoder(), k=k)
+        assert answered.exact
+
+
+async def test_a_player_is_refused_in_the_servers_words_in_reality_and_in_known_words_in_the_dream() -> None:
+    told = refused(ToolCall(name="fly"), "No such tool: fly, sorry!")
+    spec = with_server_json(told, ONE)
+    make_dream = await dream_of(spec, NearestModel(), [ONE], TrigramEncoder(), recorded=[told, ONE])
+    said = {}
+    for source, make in ((Source.SYNTHETIC, make_dream), (Source.REAL, Counter)):
+        episode = await perform(spec, make, told.task, repeating([ToolCall(name="fly")]), seed=0, source=source)
+        said[source] = episode.transitions[0].result.observation
+    assert said == {
+        Source.SYNTHETIC: "MCP error -32602: Tool fly not found",
+        Source.REAL: "No such tool: fly, sorry!",
+    }
 
 
 async def test_the_interval_of_a_similarity_is_for_other_trajectories() -> None:

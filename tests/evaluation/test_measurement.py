@@ -94,9 +94,9 @@ async def test_an_interruption_keeps_partial_results_and_the_next_start_continue
 
 async def test_the_cost_names_the_number_of_steps_that_all_workers_of_a_cluster_predict_at_a_time() -> None:
     held = await given()
-    make_dream = await dream_of(SPEC, DeskModel(), held.known, TrigramEncoder())
+    make_dream = await dream_of(SPEC, DeskModel(), held.known, TrigramEncoder(), recorded=held.recorded)
     measured = measuring(held)
-    await measured.run(partial(predictions, SPEC, make_dream, parallel=6), places=6)
+    await measured.run(partial(predictions, make_dream, parallel=6), places=6)
     assert measured.report().cost.at_a_time == 6
 
 

@@ -32,20 +32,31 @@ def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequenc
     runs = sorted(runs, key=lambda run: not tools.is_current(run))
     exchanges = [exchange for run in runs for exchange in run.exchanges]
     called = [(action, result) for run in runs for action, result, _ in calls[run.id]]
-    defined = tools.definitions
-    invalid = invalid_arguments(called, defined)
-    words, tells_all = fault_words(called, defined, invalid)
+    presented = {
+        "initialize": _first(greetings, "initialize"),
+        "discover": _first(greetings, "server/discover"),
+        "listings": {method: pages for method in LISTINGS if (pages := _pages(runs, method))},
+        "lookups": tuple(_lookups(exchanges)),
+    }
+    return taught_by(called, tools.definitions).model_copy(update=presented)
+
+
+def taught_by(calls: Sequence[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> Mirror:
+    """The part of server.json that calls and their answers teach: which calls the server refuses, and in which words.
+
+    Args:
+        calls: recorded calls and their answers.
+        tools: tool definitions by name.
+    """
+    invalid = invalid_arguments(calls, tools)
+    words, tells_all = fault_words(calls, tools, invalid)
     return Mirror(
-        initialize=_first(greetings, "initialize"),
-        discover=_first(greetings, "server/discover"),
-        listings={method: pages for method in LISTINGS if (pages := _pages(runs, method))},
-        lookups=tuple(_lookups(exchanges)),
-        unknown_tool=unknown_tool(called, defined),
+        unknown_tool=unknown_tool(calls, tools),
         invalid_arguments=invalid,
         fault_words=words,
-        refusals=exact_refusals(called, defined),
-        accepted=accepted_calls(called, defined),
-        errors=protocol_errors(called, invalid),
+        refusals=exact_refusals(calls, tools),
+        accepted=accepted_calls(calls, tools),
+        errors=protocol_errors(calls, invalid),
         tells_all_faults=tells_all,
     )
 
