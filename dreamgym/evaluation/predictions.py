@@ -112,14 +112,15 @@ async def predictions(
     async def predicted(step: RecordedStep) -> Compared:
         trajectory, number = step
         recorded = trajectory.transitions[number - 1]
-        if refusal := tools.refusal(recorded.action, recorded.action.canonical()):
+        canonical = recorded.action.canonical()
+        if refusal := tools.refusal(recorded.action, canonical):
             result = StepResult(observation=refusal, is_error=True)
             refused = Transition(
                 state=recorded.state,
                 action=recorded.action,
                 result=result,
                 next_state=recorded.state,
-                provenance=Provenance(tier=Tier.CHECK, seed=seed),
+                provenance=Provenance(tier=Tier.CHECK, seed=seed, exact=canonical in spec.mirror.refusals),
             )
             return compared(spec, tools, trajectory, number, result, predicted=refused)
         dream = make_dream()

@@ -7,8 +7,11 @@ from cases import case, refusal, world
 from desk import SPEC, DeskModel, recordings, unsure
 from hypothesis import given
 from hypothesis import strategies as st
+from ledger import SPEC as COUNTER
+from ledger import played
 
 from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.evaluation.rates import wilson
@@ -168,6 +171,17 @@ def test_shares_of_tiers_are_over_all_steps_and_disagreements_over_steps_with_ju
     assert (found.disagreed.n, found.disagreed.mean) == (2, 0.5)
     assert (found.unseen.exact.n, found.unseen.exact.mean) == (4, 0.5)
     assert found.answered.mean == 0.8
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_refused_call_counts_as_not_recorded_only_if_no_known_recording_has_it(is_known: bool) -> None:
+    wrong, words = ToolCall(name="add", arguments={"n": "two"}), StepResult(observation="Which n?", is_error=True)
+    mirror = COUNTER.mirror.model_copy(update={"refusals": {wrong.canonical(): words.observation}})
+    spec = COUNTER.model_copy(update={"mirror": mirror})
+    known, held_out = [played("known", (wrong, words))] if is_known else [], played("held out", (wrong, words))
+    calls = await predict(spec, NearestModel(), known, steps_of([held_out]), TrigramEncoder())
+    found = step_fidelity(calls, explicit=False)
+    assert (found.unseen.exact.n, found.tiers["check"].mean) == (not is_known, 1)
 
 
 def test_tools_and_costs_are_summed_up() -> None:
