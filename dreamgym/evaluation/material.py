@@ -33,6 +33,10 @@ class Material(NamedTuple):
     """Number of held-out steps that were left out because another recording contradicts them."""
     seed: int
 
+    def known_with(self, k: int | None) -> tuple[Trajectory, ...]:
+        """The trajectories that a dream knows which is shown at most k transitions; with k = 0, none."""
+        return () if k == 0 else self.known
+
 
 def material(
     spec: EnvironmentSpec,

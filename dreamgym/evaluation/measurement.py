@@ -132,7 +132,7 @@ class Measurement:
         steps_s = self._real_steps_s
         if prices.real_seconds is None and steps_s:
             prices = prices.model_copy(update={"real_seconds": sum(steps_s) / len(steps_s)})
-        known = sum(len(one.transitions) for one in self._given.known)
+        known = sum(len(one.transitions) for one in self._given.known_with(self._setting.k))
         judge = wanted.judge.name if wanted.judge is not None else None
         return SettingReport(
             setting=self._setting,

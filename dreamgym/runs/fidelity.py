@@ -86,14 +86,15 @@ def check(
         name = str(chosen.model_copy(update={"model": loaded.name, "k": None}))
         shown = loaded.demonstrations if chosen.k is None else chosen.k
         calls, complete = _predict(given, chosen, loaded, say)
+    known = given.known_with(chosen.k)
     report = CheckReport(
         env=spec.name,
         against=against.value,
         model=name,
         k=shown,
         seed=seed,
-        known=tuple(one.id for one in given.known),
-        known_transitions=sum(len(one.transitions) for one in given.known),
+        known=tuple(one.id for one in known),
+        known_transitions=sum(len(one.transitions) for one in known),
         held_out=tuple(one.id for one in given.held_out),
         complete=complete,
         total=agreement(calls),
@@ -236,13 +237,14 @@ def fidelity(
         if len(running) > 1
         else ()
     )
+    measured = tuple(one.report() for one in running)
     report = FidelityReport(
         env=spec.name,
         seed=seed,
-        known_transitions=sum(len(one.transitions) for one in given.known),
+        known_transitions=max(one.cost.known_transitions for one in measured),
         held_out=tuple(one.id for one in given.held_out),
         contradicted=given.contradicted,
-        measured=tuple(one.report() for one in running),
+        measured=measured,
         differences=differences,
     )
     if out is not None:

@@ -136,6 +136,18 @@ def test_a_learning_curve_over_known_transitions_begins_at_0(folder: str, monkey
         fidelity(folder, ["nearest"], known=1000)
 
 
+def test_a_setting_with_k_0_knows_no_transitions_and_pays_for_none(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
+    checked = check(folder, "dream", "nearest -k 0")
+    assert (checked.known, checked.known_transitions) == ((), 0)
+    alone, both = fidelity(folder, ["nearest -k 0"]), fidelity(folder, ["nearest -k 0", "nearest"])
+    assert (alone.known_transitions, alone.measured[0].cost.known_transitions) == (0, 0)
+    of_each = [one.cost.known_transitions for one in both.measured]
+    assert both.known_transitions == of_each[1] > of_each[0] == 0
+
+
 def test_two_settings_are_compared_on_the_same_steps(folder: str) -> None:
     report = measured(folder, "--model", "nearest", "--model", "nearest without recorded,checks", "--held-out", "0.5")
     ours, theirs = report.measured

@@ -104,7 +104,7 @@ class FidelityReport(Frozen):
     env: str
     seed: int
     known_transitions: int
-    """Number of transitions that the dream was given."""
+    """Number of transitions that the dream was given; of two settings, the larger one."""
     held_out: tuple[str, ...]
     """Ids of the trajectories whose steps were predicted."""
     contradicted: int
