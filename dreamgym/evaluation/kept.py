@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Generic
 
@@ -18,6 +19,7 @@ from dreamgym.environment import EnvironmentSpec, Row, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.calls import Compared, compared
 from dreamgym.files import open_to_append
+from dreamgym.plugins import plugins
 from dreamgym.tools import Tools
 from dreamgym.types import Frozen, Trajectory, Transition
 
@@ -75,8 +77,29 @@ def edition(package: Path = Path(__file__).parents[1]) -> str:
     Only the command line and the runs are left out: they decide nothing about a prediction.
     """
     files = (file for file in package.rglob("*") if file.suffix in CODE)
-    decides = sorted(file for file in files if file.relative_to(package).parts[0] not in {"cli", "runs"})
-    return hashlib.sha256(b"\x00".join(file.read_bytes() for file in decides)).hexdigest()
+    return _digest(file for file in files if file.relative_to(package).parts[0] not in {"cli", "runs"})
+
+
+def other_editions(spec: EnvironmentSpec) -> list[str]:
+    """Place, version and digest of the code that other packages add to a dream: their tiers, and the reader and goals.
+
+    A digest is of the whole package, because an entry point may use all of it.
+    """
+    adapters = plugins("dreamgym.environments")
+    points = [*plugins("dreamgym.tiers").values(), *(adapters[name] for name in adapters if name == spec.adapter)]
+    found = []
+    for point in points:
+        version = point.dist.version if point.dist is not None else ""
+        package = find_spec(point.module.partition(".")[0])
+        places = [] if package is None else package.submodule_search_locations or [str(package.origin)]
+        files = (file for place in map(Path, places) for file in (place, *place.rglob("*")))
+        code = _digest(file for file in files if file.suffix in CODE and file.is_file())
+        found.append(" ".join([point.name, point.value, version, code]))
+    return sorted(found)
+
+
+def _digest(files: Iterable[Path]) -> str:
+    return hashlib.sha256(b"\x00".join(file.read_bytes() for file in sorted(files))).hexdigest()
 
 
 class KeptRows(Generic[Row]):

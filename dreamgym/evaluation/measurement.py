@@ -23,7 +23,7 @@ from dreamgym.evaluation.cost import Prices, cost
 from dreamgym.evaluation.criteria import JUDGED, JudgedStep, criteria, judge_steps, judged_sample
 from dreamgym.evaluation.episodes import Make, perform
 from dreamgym.evaluation.final_answers import EpisodeVerdict, final_answers, verdicts_on, with_outcome
-from dreamgym.evaluation.kept import KeptRows, KeptStep, edition
+from dreamgym.evaluation.kept import KeptRows, KeptStep, edition, other_editions
 from dreamgym.evaluation.material import Material
 from dreamgym.evaluation.players import ScriptedPlayer, players_of, sessions, tasks_of
 from dreamgym.evaluation.predictions import MakeDream, Predict, RecordedStep, dream_of, in_order, predictions
@@ -363,7 +363,8 @@ class Measurement:
         weights = (weights_fingerprint(self._setting.model), str(getattr(model, "fingerprint", "")))
         spec = given.spec.model_dump_json(exclude={"tasks"})
         of_setting = (str(self._setting), str(given.seed))
-        return [edition(), spec, model.name, *weights, self._encoder.fingerprint, *of_setting, known, held_out]
+        code = [edition(), *other_editions(given.spec)]
+        return [*code, spec, model.name, *weights, self._encoder.fingerprint, *of_setting, known, held_out]
 
     def _kept(self, row: type[Row], kind: str, *basis: str) -> KeptRows[Row] | None:
         return None if self._out is None else KeptRows(row, self._out, f"{kind}-{self._setting}", basis)

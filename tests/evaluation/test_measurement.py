@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -144,6 +145,42 @@ async def test_predictions_of_other_weights_or_of_other_code_are_not_reused(
     await measuring(held, model=model, out=tmp_path, say=told.append).run()
     assert told == []
     assert len(list(tmp_path.glob("steps-*.jsonl"))) == 2
+
+
+def install(folder: Path, group: str) -> Path:
+    """Install a package whose entry point `another` is a tier without answers. Returns the file of its code."""
+    about = folder / "another_package-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: another-package\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\nanother = another_package:Tier\n")
+    (folder / "another_package").mkdir()
+    (folder / "another_package" / "__init__.py").write_text("from another_package.code import Tier\n")
+    code = folder / "another_package" / "code.py"
+    code.write_text(
+        "class Tier:\n    infers = False\n    def __init__(self, spec): pass\n    async def answer(self, query): pass\n"
+    )
+    return code
+
+
+@pytest.mark.parametrize("group", ["dreamgym.tiers", "dreamgym.environments"])
+@pytest.mark.parametrize("change", ["none", "edited", "gone"])
+async def test_predictions_are_not_reused_after_a_change_of_another_package_that_is_part_of_the_dream(
+    group: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = install(tmp_path, group)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("another_package", "another_package.code"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    held = await given()
+    held = held._replace(spec=held.spec.model_copy(update={"adapter": "another"}))
+    await measuring(held, out=tmp_path / "out").run()
+    if change == "edited":
+        code.write_text(code.read_text() + "\n")
+    elif change == "gone":
+        sys.path.remove(str(tmp_path))
+    told: list[str] = []
+    await measuring(held, out=tmp_path / "out", say=told.append).run()
+    assert told == (["desk: 12 of 12 steps were predicted before"] if change == "none" else [])
 
 
 def test_any_change_of_a_prompt_or_of_the_method_changes_the_edition(tmp_path: Path) -> None:
