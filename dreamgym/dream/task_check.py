@@ -36,17 +36,16 @@ def check_of(task: Task) -> JsonObject:
 
 
 def checked_as_described(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories, each with the check of the described task with its id and instruction, if that has one.
+    """The trajectories, each with the check of the described task with its id, or without one if that has none.
 
-    A recording may be older than tasks.jsonl, or somebody else's: it replaces no check. Described tasks are redacted,
-    as the recordings are.
+    A recording may be older than tasks.jsonl: its own check counts only if its task is not described. Described tasks
+    are redacted, as the recordings are.
     """
     names, redact = {one.task.id for one in recorded}, redact_by(spec.redact)
-    described = [redacted_task(task, redact) for task in spec.tasks if task.id in names and check_of(task)]
-    checks = {(task.id, task.instruction): check_of(task) for task in described}
+    checks = {task.id: check_of(redacted_task(task, redact)) for task in spec.tasks if task.id in names}
 
     def checked(one: Trajectory) -> Trajectory:
-        check = checks.get((one.task.id, one.task.instruction))
+        check = checks.get(one.task.id)
         if check is None or check == check_of(one.task):
             return one
         others = {name: value for name, value in one.task.metadata.items() if name not in PARTS}

@@ -1,7 +1,8 @@
 """The trajectories that a dream knows, and the held-out steps that it is measured on.
 
 Steps whose recordings contradict each other are left out: no prediction could be right. A held-out episode has the
-check that its task has in the environment's tasks, because a server starts the episode with that task.
+check that its task has in the environment's tasks, or none if it has none there, because a server starts the episode
+with that task.
 """
 
 from __future__ import annotations

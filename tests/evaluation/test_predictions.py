@@ -9,9 +9,10 @@ from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.kept import KeptRows, KeptStep
-from dreamgym.evaluation.material import drawn, first_known
+from dreamgym.evaluation.material import drawn, first_known, material
 from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.tools import Tools
+from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +35,28 @@ async def test_the_wanted_number_of_transitions_is_known_and_a_smaller_set_is_pa
     assert first_known(trajectories, 0, seed=1) == ()
     with pytest.raises(InvalidInput, match="known=25: only 24 recorded transitions"):
         first_known(trajectories, 25, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("edited", "check"),
+    [
+        ({"metadata": {}}, {}),
+        ({"instruction": "Ship it.", "metadata": {"answers": ["shipped"]}}, {"answers": ["shipped"]}),
+        (None, {"answers": ["sent"]}),
+    ],
+    ids=["the check is removed", "the task is reworded and has another check", "the task is removed"],
+)
+async def test_a_held_out_episode_has_the_check_that_tasks_jsonl_has_now(
+    edited: JsonObject | None, check: JsonObject
+) -> None:
+    played = [
+        one.model_copy(update={"task": one.task.model_copy(update={"metadata": {"answers": ["sent"], "split": "dev"}})})
+        for one in await recordings()
+    ]
+    tasks = {one.task.id: one.task.model_copy(update=edited) for one in played} if edited is not None else {}
+    spec = SPEC.model_copy(update={"tasks": tuple(tasks.values())})
+    found = material(spec, played, held_out=0.5)
+    assert [one.task.metadata for one in found.held_out] == [{"split": "dev", **check}] * len(found.held_out)
 
 
 class Counted(DeskModel):
