@@ -146,3 +146,14 @@ async def test_old_predictions_and_watermarks_go_and_young_ones_stay(store: Stor
     assert await store.predictions.get(b"old") is None
     assert await store.predictions.put(b"old", "another") == "another"
     assert (await prune(store, older_than=timedelta(0))).predictions == 0, "nothing younger than a day is deleted"
+
+
+async def test_what_was_learned_before_a_recording_changed_stays_outdated_after_pruning(store: Store, dsn: str) -> None:
+    await store.buffer.add([sample_trajectory("walk", sample_transition("kitchen", "go", "hall"))])
+    learned_from = await store.buffer.newest_recording(ENV)
+    await store.buffer.upsert([sample_trajectory("walk", sample_transition("kitchen", "go", "cellar"))])
+    changed = await store.buffer.newest_recording(ENV)
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("UPDATE watermarks SET asked_at = now() - interval '31 days'")
+    assert (await prune(store, older_than=MONTH)).watermarks == 0
+    assert await store.buffer.newest_recording(ENV) == changed != learned_from

@@ -27,6 +27,8 @@ STORED = "stop_reason IS NOT NULL AND (archived OR body ->> 'policy_version' IS 
 
 A training run stores its own episodes; those that it has not stored are not wanted.
 """
+OF_GROUPS = "name <> ''"
+"""Condition on watermarks that may go. The one without a name notes the last change of a recording (retire.py)."""
 
 
 class Pruned(Frozen):
@@ -49,7 +51,7 @@ async def prune(store: Store, *, older_than: timedelta, keep: int = KEPT) -> Pru
         trajectories=sum(retired),
         episodes=await _delete_old(store.database, "episodes", "used_at", older_than, STORED),
         predictions=await _delete_old(store.database, "predictions", "made_at", older_than),
-        watermarks=await _delete_old(store.database, "watermarks", "asked_at", older_than),
+        watermarks=await _delete_old(store.database, "watermarks", "asked_at", older_than, OF_GROUPS),
     )
 
 
