@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.postgres.forget import forget
 from dreamgym.replay.postgres.prune import prune
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
 from dreamgym.types import Source, StepResult, StopReason, Trajectory
@@ -157,3 +158,14 @@ async def test_what_was_learned_before_a_recording_changed_stays_outdated_after_
         admin.execute("UPDATE watermarks SET asked_at = now() - interval '31 days'")
     assert (await prune(store, older_than=MONTH)).watermarks == 0
     assert await store.buffer.newest_recording(ENV) == changed != learned_from
+
+
+async def test_a_trajectory_is_forgotten_without_those_whose_ids_only_begin_like_its_own(store: Store) -> None:
+    run = "ab" * 8
+    played = [f"{run}-7-0-{'0' * 32}", f"{run}-8-1-{'1' * 32}"]
+    others = [f"{ENV}-20261127-140000-a1b2c3", "chat-1-easy", f"{run}-1-easy", f"{'cd' * 8}-7-0-{'2' * 32}"]
+    step = sample_transition("kitchen", "go", "hall")
+    await store.buffer.add([sample_trajectory(name, step) for name in ("chat", run, *others, *played)])
+    assert (await forget(store.database, ENV, "chat")).trajectories == 1
+    assert (await forget(store.database, ENV, run)).trajectories == 3, "the run's own episodes belong to it"
+    assert [one.id for one in await store.buffer.trajectories(ENV)] == others

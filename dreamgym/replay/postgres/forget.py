@@ -15,6 +15,7 @@ from dreamgym.replay.episode_store import Episode, SteadyClock
 from dreamgym.replay.keys import SOURCE_CODES, SOURCES
 from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
 from dreamgym.replay.postgres.episodes import PostgresEpisodeStore
+from dreamgym.replay.postgres.listing import IN_PROCESS
 from dreamgym.replay.postgres.retire import GOALS, clean_up, remove
 from dreamgym.types import Frozen, Source
 
@@ -79,13 +80,11 @@ FROM env LEFT JOIN trajectories ON env_id = env.id
 GROUP BY env.id, env.name, env.folder ORDER BY env.name
 """
 
-PART = """
-  id = %(name)s OR id = %(env)s || '-' || %(name)s
-  OR starts_with(id, %(name)s || '-') AND substr(id, length(%(name)s) + 2) ~ '^[0-9]+-'
-    AND NOT starts_with(%(name)s || '-', %(env)s || '-')  -- the beginning of the ids of all recorded runs
+PART = f"""
+  id = %(name)s OR id = %(env)s || '-' || %(name)s OR split_part(substring(id FROM '{IN_PROCESS}'), '-', 1) = %(name)s
 """
-"""Condition on trajectories: the one with this id, the recorded run with this name, or the probes of this training
-run."""
+"""Condition on trajectories: the one with this id, the recorded run with this name, or those that this training run
+played in its own process."""
 PLAYED = """
 SELECT id FROM episodes
 WHERE body ->> 'env' = %(env)s AND (
