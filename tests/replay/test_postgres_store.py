@@ -16,11 +16,13 @@ from dreamgym.errors import InvalidInput, StoreError, UnknownName
 from dreamgym.replay.buffer import Upserted
 from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.keys import digest_id, key_of
+from dreamgym.replay.listing import EpisodeFilter
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.replay.postgres import database as database_module
 from dreamgym.replay.postgres.database import Database
 from dreamgym.replay.postgres.episodes import CHANGING
 from dreamgym.replay.postgres.forget import forget
+from dreamgym.replay.postgres.listing import StoredEpisodes
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
 from dreamgym.types import Source, StepResult, Task, Trajectory
 
@@ -544,3 +546,17 @@ async def test_two_stores_that_store_the_same_change_at_once_store_it_once(store
     await second.close()
     assert sorted((result.new, len(result.changed)) for result in results) == [(0, 0), (10, 10)]
     assert await store.buffer.trajectories(ENV) == tuple(changed)
+
+
+async def test_episodes_are_listed_even_if_the_tokens_of_a_step_are_beyond_the_numbers_of_the_database(
+    store: Store,
+) -> None:
+    step = sample_transition("kitchen", "north", "hall")
+    counts = {"few": 3, "many": 3_000_000_000, "absurd": 10**30}
+    for name, tokens in counts.items():
+        used = step.provenance.model_copy(update={"prompt_tokens": tokens, "completion_tokens": tokens})
+        told = step.model_copy(update={"provenance": used})
+        await store.buffer.add([sample_trajectory(name, told, told)])
+    page = await StoredEpisodes(store.database).page(EpisodeFilter())
+    assert {one.id: one.outcome.prompt_tokens for one in page.episodes} == {name: 2 * n for name, n in counts.items()}
+    assert all(one.outcome.completion_tokens == one.outcome.prompt_tokens for one in page.episodes)

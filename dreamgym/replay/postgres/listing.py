@@ -87,13 +87,13 @@ SELECT episode, step, tier, coalesce(is_error, false) AS is_error, coalesce(rewa
   coalesce(prompt_tokens, 0) AS prompt_tokens, coalesce(completion_tokens, 0) AS completion_tokens
 FROM ({STEPS}) AS steps
 CROSS JOIN LATERAL json_to_record(body) AS parts (provenance json, result json)
-CROSS JOIN LATERAL json_to_record(provenance) AS origin (tier text, open_end bool, prompt_tokens int,
-                                                         completion_tokens int)
+CROSS JOIN LATERAL json_to_record(provenance) AS origin (tier text, open_end bool, prompt_tokens numeric,
+                                                         completion_tokens numeric)
 CROSS JOIN LATERAL json_to_record(result) AS results (is_error bool, reward float8, terminated bool)
 """
 OUTCOMES = f"""
 SELECT episode, json_object_agg(tier, steps)::text, sum(steps)::int, sum(errors)::int, sum(total), bool_or(terminated),
-  bool_or(is_open), sum(prompt_tokens)::bigint, sum(completion_tokens)::bigint
+  bool_or(is_open), sum(prompt_tokens), sum(completion_tokens)
 FROM (
   SELECT episode, tier, count(*) AS steps, count(*) FILTER (WHERE is_error) AS errors, sum(reward) AS total,
     bool_or(terminated) AS terminated, bool_or(open_end) AS is_open, sum(prompt_tokens) AS prompt_tokens,
@@ -374,8 +374,8 @@ def _outcome(row: Row) -> Outcome:
         total=total,
         terminated=terminated,
         is_open=is_open,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
+        prompt_tokens=int(prompt_tokens),
+        completion_tokens=int(completion_tokens),
     )
 
 
