@@ -746,6 +746,15 @@ async def test_the_coverage_of_a_store_shows_the_recorded_pairs_of_state_and_act
     assert nothing["map"] is None
 
 
+async def test_the_coverage_of_a_store_follows_a_recording_that_is_replaced(store: Store) -> None:
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        shown = []
+        for answers in (["hall", "attic"], ["yard", "attic"]):
+            await store.buffer.upsert([episode("real", answers)])
+            shown.append((await asked(http, "coverage", env="crm"))["map"]["states"])
+    assert shown == [["hall", "start"], ["start", "yard"]]
+
+
 async def test_recorded_steps_are_found_by_a_text_and_by_likeness(store: Store) -> None:
     await store.buffer.add([episode("real", ['the "old" hall', "attic"]), episode("other", ["yard"], task="t2")])
     async with page(Library(store=StoredEpisodes(store.database), buffer=store.buffer)) as http:

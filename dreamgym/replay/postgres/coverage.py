@@ -45,6 +45,12 @@ SELECT state, {column} AS told, count(*), count(*) FILTER (WHERE sources & %(mas
 FROM vectors_{encoder} WHERE env_id = %(env)s AND state = ANY (%(states)s) AND {column} = ANY (%(actions)s)
 GROUP BY state, told
 """
+STAMP = """
+WITH env AS (SELECT id FROM environments WHERE name = %(env)s)
+SELECT count(*), max(position),
+  (SELECT position FROM watermarks WHERE env_id = (SELECT id FROM env) AND name = '')  -- of the last change (retire.py)
+FROM trajectories WHERE env_id = (SELECT id FROM env)
+"""
 
 
 class ToolCoverage(Frozen):
@@ -116,13 +122,8 @@ class StoredTransitions:
         )
 
     async def stamp(self, env: str) -> tuple[object, ...]:
-        """A value that changes when an episode of the environment is stored or deleted."""
-        rows = await self.database.fetch(
-            "SELECT count(*), max(position) FROM trajectories "
-            "WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s)",
-            {"env": env},
-        )
-        return tuple(rows[0])
+        """A value that changes when an episode of the environment is stored or deleted, or a recording replaced."""
+        return tuple((await self.database.fetch(STAMP, {"env": env}))[0])
 
     async def _tables(self, env: str) -> tuple[int, int] | None:
         rows = await self.database.fetch(

@@ -48,7 +48,7 @@ class BufferAnswers:
         return {"env": env, "map": {**shown, "states": [cut(state, 300) for state in found.states]}}
 
     async def _stored_map(self, env: str) -> CoverageMap | None:
-        """The map of the store, which is made again only if something was stored or deleted."""
+        """The map of the store, which is made again only if something was stored, replaced or deleted."""
         transitions = StoredTransitions(self._library.stored().database)
         stamp = await transitions.stamp(env)
         if env not in self._maps or self._maps[env][0] != stamp:
