@@ -56,6 +56,7 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
         _the_running_episode_is_never_returned,
         _only_allowed_sources_are_returned,
         _as_of_a_watermark_nothing_later_is_there,
+        _what_has_changed_is_found_as_of_its_old_place,
         _a_group_keeps_its_watermark,
         _only_calls_of_one_tool_are_returned,
         _no_outcome_comes_twice,
@@ -448,6 +449,17 @@ async def _as_of_a_watermark_nothing_later_is_there(buffer: ReplayBuffer) -> Non
         await buffer.nearest(question.model_copy(update={"as_of": None})) for question in questions
     ]
     assert len(await buffer.nearest(now[0])) > len(before[0])
+
+
+async def _what_has_changed_is_found_as_of_its_old_place(buffer: ReplayBuffer) -> None:
+    south, north = sample_transition("kitchen", "south", "garden"), sample_transition("kitchen", "north", "hall")
+    await buffer.add([sample_trajectory("first", south)])
+    then = await buffer.watermark(ENV)
+    await buffer.add([sample_trajectory("later", sample_transition("kitchen", "north", "cellar"))])
+    await buffer.upsert([sample_trajectory("first", north)])
+    for command in ("north", "north!"):  # an identical call and a similar one
+        found = await buffer.nearest(sample_retrieval("kitchen", command, as_of=then, k=9))
+        assert [one.transition for one in found] == [north], "the first has the state and the call of the later one"
 
 
 async def _a_group_keeps_its_watermark(buffer: ReplayBuffer) -> None:

@@ -76,15 +76,17 @@ async def store_keys(
     """Store the keys of a batch, in a transaction that holds the write lock."""
     table = f"vectors_{encoder_id}_{env_id}"
     cursor = await connection.execute(
-        f"SELECT uuid_send(key), sources, embedding IS NOT NULL FROM {table} "
+        f"SELECT uuid_send(key), sources, first_at, embedding IS NOT NULL FROM {table} "
         f"WHERE env_id = {env_id} AND key = ANY (%s)",
         [binary.array("uuid", binary.uuid(batch.keys))],
         binary=True,
     )
-    known: dict[Id, tuple[int, bool]] = {key: (sources, embedded) for key, sources, embedded in await cursor.fetchall()}
+    rows = await cursor.fetchall()
+    known: dict[Id, tuple[int, int]] = {key: (sources, first_at) for key, sources, first_at, _ in rows}
+    embedded = {key for key, _, _, is_embedded in rows if is_embedded}
     recorded = _recorded(batch)
     new = [key for key in recorded if key not in known]
-    lacking = [key for key in recorded if key in known and not known[key][1]]
+    lacking = [key for key in recorded if key in known and key not in embedded]
     # `encode` looked before the lock was taken: a key that was retired since then needs its vector after all
     if any(key not in vectors.rows for key in (*new, *lacking)):
         vectors = await Vectors.of(encoder, batch.keys, [*new, *lacking])
@@ -94,14 +96,22 @@ async def store_keys(
         await _copy(connection, table, env_id, batch, new, position, vectors.take(new))
     if lacking:
         await _embed(connection, table, env_id, lacking, vectors.take(lacking))
-    # a search skips keys whose mask holds no allowed source, so a known key gets the sources of this batch as well
-    wider = {key: sources | batch.key_sources[key] for key, (sources, _) in known.items()}
-    if changed := {key: sources for key, sources in wider.items() if sources != known[key][0]}:
+    # a search skips a key if its mask holds no allowed source, or if it was first seen after the watermark, so a known
+    # key gets the sources of this batch as well, and the position of a replaced trajectory that stands before its own
+    now = {
+        key: (sources | batch.key_sources[key], min(first_at, batch.first_at.get(key, first_at)))
+        for key, (sources, first_at) in known.items()
+    }
+    if changed := {key: row for key, row in now.items() if row != known[key]}:
         await connection.execute(
-            f"UPDATE {table} AS old SET sources = new.sources "
-            f"FROM unnest(%s::uuid[], %s::smallint[]) AS new (key, sources) "
+            f"UPDATE {table} AS old SET sources = new.sources, first_at = new.first_at "
+            f"FROM unnest(%s::uuid[], %s::smallint[], %s::bigint[]) AS new (key, sources, first_at) "
             f"WHERE env_id = {env_id} AND old.key = new.key",
-            [binary.array("uuid", binary.uuid(changed)), binary.array("int2", binary.int2(changed.values()))],
+            [
+                binary.array("uuid", binary.uuid(changed)),
+                binary.array("int2", binary.int2(sources for sources, _ in changed.values())),
+                binary.array("int8", binary.int8(first_at for _, first_at in changed.values())),
+            ],
         )
 
 
