@@ -106,6 +106,8 @@ class ClosedLoop(Frozen):
     """Tasks left out because some player does not know them."""
     undecided: int
     """Tasks left out because it cannot be decided whether they were accomplished."""
+    real_fault: str | None = None
+    """Why the first real episode has no answer, if the real environment answered no call of any episode."""
     players: tuple[PlayerResult, ...]
     replay: Replay
     """Over all players."""
@@ -196,6 +198,7 @@ async def closed_loop(
         tasks=len(decided),
         unknown_to_players=len(tasks) - len(known),
         undecided=len({out.task for _, out in played} - decided),
+        real_fault=None if any(one.real.transitions for one in bouts) else bouts[0].real.error,
         players=results,
         replay=replay_of(counted),
         correlation=rank_correlation(

@@ -108,7 +108,11 @@ def check(
 
 
 def _play_again(spec: EnvironmentSpec, given: Material, say: Say) -> tuple[list[Compared], bool]:
-    """Play the held-out calls on the real system. False if that was interrupted."""
+    """Play the held-out calls on the real system. False if that was interrupted.
+
+    Raises:
+        EnvironmentUnavailable: the real system answered no call.
+    """
     real, calls, progress = real_of(spec), list[Compared](), now_and_then(say)
     # redacts the real answers as the recordings were redacted
     redact = redact_by(spec.redact)
@@ -120,6 +124,8 @@ def _play_again(spec: EnvironmentSpec, given: Material, say: Say) -> tuple[list[
                 progress(f"{len(calls)} of {len(given.steps)} calls")
 
     complete = _uninterrupted(compare(), say)
+    if complete and all(call.got is None for call in calls):
+        raise EnvironmentUnavailable(f"no call was played: {calls[0].failure}")
     return calls, complete
 
 

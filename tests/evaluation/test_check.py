@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dreamgym.cli.app import app, main
 from dreamgym.dream.nearest import NearestModel
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.runs.fidelity import fidelity
 from dreamgym.types import StepResult
@@ -136,9 +136,17 @@ def test_a_closed_loop_redacts_reality_and_the_checks_of_tasks_like_the_recordin
     assert (player.dream.mean, player.real.mean, player.replay.same.mean) == (1.0, 1.0, 1.0)
 
 
-def test_a_real_server_that_dies_has_no_answer_and_the_report_says_why(tmp_path: Path) -> None:
-    printed = checked(folder(tmp_path, RECORDED, fault="dies"), "--against", "real")
-    assert "got       no answer: MCP server" in printed
+@pytest.mark.parametrize(
+    ("program", "fault", "reason"),
+    [("nowhere.py", "", "No such file or directory"), ("counter_server.py", "dies", "out of paper")],
+)
+def test_a_real_server_that_answers_no_call_is_no_measurement(
+    tmp_path: Path, program: str, fault: str, reason: str
+) -> None:
+    env, described = folder(tmp_path, RECORDED, fault=fault), tmp_path / "env.toml"
+    described.write_text(described.read_text().replace("counter_server.py", program))
+    with pytest.raises(EnvironmentUnavailable, match=f"no call was played: MCP server .*{reason}"):
+        checked(env, "--against", "real")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from dreamgym.evaluation.episodes import has_succeeded, perform, play_many, repe
 from dreamgym.evaluation.players import ScriptedPlayer, players_of, sessions, tasks_of
 from dreamgym.evaluation.rates import by_cluster, rank_correlation, ranks, spearman, wilson
 from dreamgym.evaluation.report.tables import player_rows
+from dreamgym.evaluation.report.text import loop_notes
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject
@@ -129,6 +130,7 @@ async def test_an_environment_that_does_not_even_start_is_an_unanswered_episode(
 
     result = await looped(DeskModel(), Closed)
     assert (result.tasks, result.undecided) == (0, 8)
+    assert "The real environment answered no call: closed for the day" in loop_notes(result)
     assert result.play_along is None
 
 

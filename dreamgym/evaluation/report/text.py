@@ -96,7 +96,9 @@ def check_as_text(report: CheckReport) -> str:
             *([f"      invalid   {call.invalid}"] if call.invalid else ()),
         ]
         in_one_line = (line.replace("\n", " ⏎ ") for line in shown)
-        lines += [line if len(line) <= LINE else f"{line[: LINE - 1]}…" for line in in_one_line]
+        # why there is no answer is shown whole: the reason often stands at its end
+        is_whole = call.got is None
+        lines += [line if is_whole or len(line) <= LINE else f"{line[: LINE - 1]}…" for line in in_one_line]
     return "\n".join(lines)
 
 
@@ -206,6 +208,8 @@ def loop_notes(one: ClosedLoop) -> list[Sentence]:
         ),
         "Known: episodes whose calls were all answered and whose success can be decided; only these count for success.",
     ]
+    if one.real_fault is not None:
+        notes.append(f"The real environment answered no call: {one.real_fault}")
     if one.correlation is not None:
         notes.append(f"Rank correlation of the players' success, dream and reality: {points(one.correlation)}.")
     if one.play_along is not None:
