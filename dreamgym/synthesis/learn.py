@@ -24,7 +24,16 @@ from dreamgym.synthesis.derived import DerivedField
 from dreamgym.synthesis.expressions import Constant, Expression, First, NoValue, is_empty, parts_of
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, is_argument, item_faults
-from dreamgym.synthesis.program import SIGNS, Branch, Definitions, ProgramAnswer, ToolProgram, emptiness, traits
+from dreamgym.synthesis.program import (
+    SIGNS,
+    Branch,
+    Definitions,
+    ProgramAnswer,
+    ToolProgram,
+    emptiness,
+    number_kinds,
+    traits,
+)
 from dreamgym.synthesis.search.decisions import find_decisions
 from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fields
 from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between, of_one_kind
@@ -202,6 +211,7 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
     wrong: set[int] = set()
     categories: dict[Path, Counter[str]] = {}
     links: set[Path] = set()
+    numbers: dict[Path, set[str]] = {}
     named: dict[Path, Counter[str]] = {}
     first = case(0).arguments
     is_same = True
@@ -216,6 +226,8 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
             categories.setdefault(path, Counter())[category] += 1
             if _is_id(one.before.values.get(path), one.before.state):
                 links.add(path)
+        for place, kind in number_kinds(one.arguments):
+            numbers.setdefault(place, set()).add(kind)
         outcome = program.decisions.outcome(one.before)
         if outcome is not None and program.run(one.before.state.state, one.arguments) and not _answers(program, one):
             wrong.add(outcome)
@@ -225,7 +237,8 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
     }
     shown = {path: frozenset({*seen, *([""] if seen.total() < count else [])}) for path, seen in named.items()}
     only = first if is_same else None
-    return replace(program, branches=branches, familiar=familiar, named=shown, only=only)
+    kinds = {place: frozenset(seen) for place, seen in numbers.items()}
+    return replace(program, branches=branches, familiar=familiar, numbers=kinds, named=shown, only=only)
 
 
 def _is_id(value: JsonValue, state: IndexedState) -> bool:

@@ -50,6 +50,8 @@ from dreamgym.types import JsonObject
 LITERALS = ("true", "false", "null")
 SIGNS = ("zero", "positive", "negative")
 """The categories of numbers; the place of each is the sign as -1, 0 or 1."""
+NUMBERS = ("5", "5.0", "2.5")
+"""An example of each kind of number. One server takes 5.0 for 5, and another refuses it."""
 
 
 @dataclass(frozen=True)
@@ -295,6 +297,8 @@ class ToolProgram:
     """One branch for each outcome; None if the recorded calls of the outcome have no explanation."""
     familiar: Mapping[Path, frozenset[str]] = field(default_factory=dict)
     """The categories that each path had in recorded calls, see `traits`."""
+    numbers: Mapping[Path, frozenset[str]] = field(default_factory=dict)
+    """The kinds of numbers at each place of the recorded calls' arguments, see `number_kinds`."""
     named: Mapping[Path, frozenset[str]] | None = None
     """The arguments of recorded calls, and the keys in them, each with the kinds of empty that recorded calls show, see
     `emptiness`; None while the program is being learned."""
@@ -312,6 +316,8 @@ class ToolProgram:
           does not read;
         - the call has an argument that no recorded call of the tool had, or such a key in an argument, unless the
           branch reads the object with the key as a whole; keys in the items of lists are not looked at;
+        - a number in an argument is of another kind (whole, whole but written as 5.0, or not whole) than all that
+          recorded calls had in its place;
         - an argument that the branch can do without is empty in a way that no recorded call shows, such as null;
         - an argument is true, false or null, or has a text, and no recorded call shows this category; but a branch
           that reads texts of an argument, and had several in recorded calls, reads others too;
@@ -337,6 +343,8 @@ class ToolProgram:
             unread = {*arguments, *self.only} - {path[1] for path in branch.read}
             if any(not same(arguments.get(name), self.only.get(name)) for name in unread):
                 return False
+        if any(kind and kind not in self.numbers.get(place, (kind,)) for place, kind in number_kinds(arguments)):
+            return False
         if self.named is not None and any(
             is_argument(path)
             and path not in self.named
@@ -392,10 +400,24 @@ def traits(call: Bindings) -> Iterator[tuple[Path, str]]:
     """
     for path, value in call.values.items():
         is_own = path[0] == "arg" and len(path) == 2
-        for place, number in leaves(value) if is_own else ():
+        for place, number in _places(value, path) if is_own else ():
             if is_number(number):
-                sign = SIGNS[(number > 0) - (number < 0)]
-                yield (*path, *(part if isinstance(part, str) else "[]" for part in place)), sign
+                yield place, SIGNS[(number > 0) - (number < 0)]
         of_entity = path[0] == "arg" and len(path) == 4 and path[2].startswith(">") and "@" not in path[2]
         if (is_own or of_entity) and isinstance(value, str | bool | None):
             yield path, json.dumps(value)
+
+
+def number_kinds(arguments: JsonObject) -> Iterator[tuple[Path, str]]:
+    """The kind of the number, one of NUMBERS, at each place of the arguments; an empty text for other values."""
+    for place, value in _places(arguments, ("arg",)):
+        if isinstance(value, float):
+            yield place, NUMBERS[1] if value.is_integer() else NUMBERS[2]
+        else:
+            yield place, NUMBERS[0] if is_number(value) else ""
+
+
+def _places(value: JsonValue, path: Path) -> Iterator[tuple[Path, JsonValue]]:
+    """Every value that is neither an object nor a list, with its place. The items of a list share one place."""
+    for place, leaf in leaves(value):
+        yield (*path, *(part if isinstance(part, str) else "[]" for part in place)), leaf

@@ -162,3 +162,40 @@ async def test_an_entity_that_only_the_call_shows_is_no_fact_of_the_state(as_tex
     forged = said({"order": "O-7", "status": "refunded"})
     result = await dream.step(forged.action)
     assert (result.observation, result.state) == (forged.result.observation, state)
+
+
+@pytest.mark.parametrize("tool", ["show", "count"])
+@pytest.mark.anyio
+async def test_a_number_of_a_kind_that_no_recorded_call_had_in_its_place_has_no_answer(tool: str) -> None:
+    schema = StateSchema.model_validate({"orders": {"key": "order", "fields": {"pieces": "integer"}}})
+    integer: JsonObject = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+    spec = EnvironmentSpec(name="desk", tools_list=({"tools": [{"name": tool, "inputSchema": integer}]},), state=schema)
+
+    def called(number: float, orders: dict[int, int]) -> Transition:
+        said = f"order {number:.0f} is there" if number in orders else f"no order {number:.0f}"
+        if tool == "count":
+            said = f"{sum(pieces == number for pieces in orders.values())} orders"
+        state = as_text({"orders": {str(i): {"order": str(i), "pieces": pieces} for i, pieces in orders.items()}})
+        result = StepResult(observation=said, is_error=said.startswith("no"), info={"state": state})
+        return Transition.of(state, ToolCall(name=tool, arguments={"number": number}), result)
+
+    draw = random.Random(1)
+    shown = [
+        called(draw.randint(1, 9), {i: draw.randint(1, 9) for i in draw.sample(range(1, 10), 5)}) for _ in range(40)
+    ]
+    buffer = MemoryBuffer(TrigramEncoder())
+    task = Task(id="recorded", env="desk", instruction="")
+    end = StopReason.CLOSED
+    await buffer.add(
+        [
+            Trajectory(id=str(n), task=task, transitions=(step,), source=Source.REAL, stop_reason=end)
+            for n, step in enumerate(shown)
+        ]
+    )
+    whole, pointed = (called(number, {5: 5, 7: 5, 9: 2}) for number in (5, 5.0))
+    assert whole.result.observation == pointed.result.observation
+    dream = DreamEnvironment(spec, NearestModel(), buffer)
+    await dream.reset(task.model_copy(update={"initial_state": whole.state}))
+    assert (await dream.step(whole.action)).observation == whole.result.observation
+    with pytest.raises(NotRecorded, match="do not show what this call does"):
+        await dream.step(pointed.action)
