@@ -20,7 +20,8 @@ which is what makes recorded calls comparable.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -59,18 +60,16 @@ class IndexedState:
             self._having[place] = {text: frozenset(ids) for text, ids in found.items()}
         return self._having[place].get(json.dumps(value, sort_keys=True), frozenset())
 
-    def with_unique_text(self, text: str) -> Iterator[tuple[str, str, str]]:
-        """(collection, field, id) of each entity that is the only one with this text in a field."""
+    def with_unique_text(self, texts: Container[str]) -> Iterator[tuple[str, str, str, str]]:
+        """(text, collection, field, id) of each entity that is the only one with one of these texts in a field."""
         for name, entities in self.collections.items():
-            if text in entities:
-                continue
             key = self.schema.collections[name].key
-            ids: dict[str, list[str]] = {}
+            ids: dict[tuple[str, str], list[str]] = {}
             for identity, entity in entities.items():
                 for field, value in entity.items():
-                    if value == text and field != key:
-                        ids.setdefault(field, []).append(identity)
-            yield from ((name, field, found[0]) for field, found in ids.items() if len(found) == 1)
+                    if isinstance(value, str) and value in texts and field != key and value not in entities:
+                        ids.setdefault((value, field), []).append(identity)
+            yield from ((text, name, field, found[0]) for (text, field), found in ids.items() if len(found) == 1)
 
 
 class Bindings:
@@ -79,21 +78,22 @@ class Bindings:
     Args:
         state: the state in which ids are looked up.
         roots: the values to start from.
-        outer: bindings whose paths are visible too, for an item of a loop.
+        outer: bindings whose paths are visible too, for an item of a loop. They are shared, not copied: a call may have
+            thousands of items and thousands of paths.
     """
 
     def __init__(self, state: IndexedState, roots: Mapping[Path, JsonValue], outer: Bindings | None = None) -> None:
         self.state = state
-        self.values: dict[Path, JsonValue] = dict(outer.values) if outer else {}
         self.passing: dict[object, frozenset[str]] = {}
         """Ids of the entities that pass a filter, cached by collection and filter."""
         self._items: dict[object, list[Bindings]] = {}
+        own: dict[Path, JsonValue] = {}
         for path, value in roots.items():
-            for reached, part in self._reached(path, value, HOPS, frozenset()):
-                self.values[reached] = part
-            if path[0] == "arg":
-                self._bind_unique_texts(path, value)
-        self.own: set[Path] = {path for path in self.values if outer is None or path not in outer.values}
+            own.update(self._reached(path, value, HOPS, frozenset()))
+        own.update(self._with_unique_texts({path: value for path, value in roots.items() if path[0] == "arg"}))
+        self.values: MutableMapping[Path, JsonValue] = own if outer is None else ChainMap(own, outer.values)
+        self.own = own if outer is None else {path: own[path] for path in own if path not in outer.values}
+        """The values whose paths `outer` does not have."""
 
     def add(self, path: Path, value: JsonValue) -> None:
         """Bind one more root."""
@@ -138,15 +138,27 @@ class Bindings:
             if field != key:
                 yield from self._reached((*path, field), part, hops - 1, seen | {(name, identity)})
 
-    def _bind_unique_texts(self, path: Path, value: JsonValue) -> None:
-        if isinstance(value, dict):
-            for name, part in value.items():
-                self._bind_unique_texts((*path, name), part)
-        elif isinstance(value, str) and len(value) > 2:  # shorter texts agree by chance
-            for name, field, identity in self.state.with_unique_text(value):
-                place = (*path, f">{name}@{field}")
-                self.values[(*place, self.state.schema.collections[name].key)] = identity
-                self.values.update(self._entity(place, name, identity, 1, frozenset()))
+    def _with_unique_texts(self, arguments: Mapping[Path, JsonValue]) -> Iterator[tuple[Path, JsonValue]]:
+        """The paths from the texts in some arguments to the entities that alone have such a text."""
+        places: dict[str, list[Path]] = {}
+        for path, value in arguments.items():
+            for place, text in _texts(path, value):
+                places.setdefault(text, []).append(place)
+        for text, name, field, identity in self.state.with_unique_text(places) if places else ():
+            key = self.state.schema.collections[name].key
+            for place in places[text]:
+                entity = (*place, f">{name}@{field}")
+                yield (*entity, key), identity
+                yield from self._entity(entity, name, identity, 1, frozenset())
+
+
+def _texts(path: Path, value: JsonValue) -> Iterator[tuple[Path, str]]:
+    """The texts in an argument, with their paths; none that are so short that they agree with others by chance."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _texts((*path, name), part)
+    elif isinstance(value, str) and len(value) > 2:
+        yield path, value
 
 
 @dataclass(frozen=True, order=True)
@@ -168,17 +180,17 @@ class ItemFault:
             return next((item for item in call.items(self.over) if self._holds(item)), None)
         earlier: set[str] = set()
         for item in call.items(self.over):
-            one = json.dumps(item.values.get(self.one), sort_keys=True)
+            one = json.dumps(item.own.get(self.one), sort_keys=True)
             if one in earlier:
                 return item
             earlier.add(one)
         return None
 
     def _holds(self, item: Bindings) -> bool:
-        one = item.values.get(self.one)
+        one = item.own.get(self.one)
         if self.kind == "missing":
             return one is None
-        limit = int(self.other[0]) if self.kind == "below" else item.values.get(self.other)
+        limit = int(self.other[0]) if self.kind == "below" else item.own.get(self.other)
         if not is_number(one) or not is_number(limit):
             return False
         return one < limit if self.kind == "below" else one > limit
@@ -195,9 +207,8 @@ def item_faults(calls: Sequence[Bindings]) -> tuple[ItemFault, ...]:
             if not is_argument(over) or not isinstance(value, list):
                 continue
             for item in call.items(over):
-                own = {path: part for path, part in item.values.items() if path[0] == "item"}
-                numbers = [path for path, part in own.items() if is_number(part)]
-                for path in own:
+                numbers = [path for path, part in item.own.items() if is_number(part)]
+                for path in item.own:
                     if path[-1].startswith(">") and entities_on(path) == 1:
                         found |= {ItemFault(over, "missing", path), ItemFault(over, "twice", path[:-1])}
                 for path in numbers:
@@ -235,11 +246,12 @@ def bind(
     call = Bindings(state, roots)
     if before is not None:
         call.values.update({("before", *path): value for path, value in before.values.items()})
+    first: dict[Path, JsonValue] = {}
     for fault in faults:
         faulty = fault.first(call)
         if faulty is not None:
-            own = {path[1:]: value for path, value in faulty.values.items() if path[0] == "item"}
-            call.values.update({("first", str(fault), *rest): value for rest, value in own.items()})
+            first.update({("first", str(fault), *path[1:]): value for path, value in faulty.own.items()})
+    call.values = {**call.values, **first}  # not an update: items of lists share the old values, without `first`
     return call
 
 

@@ -92,3 +92,28 @@ def test_the_time_to_look_for_an_item_that_comes_twice_grows_linearly() -> None:
     assert grows_linearly(
         lambda text: answer(program, one, rooms=[str(number) for number, _ in enumerate(text)]), lambda size: "x" * size
     )
+
+
+def test_the_time_to_read_a_call_with_a_long_list_and_a_large_object_grows_linearly() -> None:
+    one = state(a="Blue", b="Red")
+    program = learned(
+        (one, {"rooms": ["a", "b"], "notes": {"x": 1}}, {"found": 2}),
+        (one, {"rooms": ["b"], "notes": {"x": 2}}, {"found": 1}),
+    )
+    assert answer(program, one, rooms=["b", "a"], notes={"x": 3}) == '{"found": 2}'
+    assert grows_linearly(
+        lambda text: answer(program, one, rooms=["a"] * len(text), notes=dict.fromkeys(map(str, range(len(text))), 1)),
+        lambda size: "x" * size,
+    )
+
+
+def test_the_time_to_find_entities_by_their_texts_grows_linearly() -> None:
+    one = state(a="Blue", b="Red")
+    program = learned((one, {"called": "Blue"}, {"seats": 21}), (one, {"called": "Red"}, {"seats": 28}))
+
+    def looked(text: str) -> str | None:
+        names = {str(number): f"room {number}" for number, _ in enumerate(text)}
+        return answer(program, state(**names), called="room 2", others=dict(names))
+
+    assert answer(program, state(x="Green", y="Grey"), called="Grey") == '{"seats": 28}'
+    assert grows_linearly(looked, lambda size: "x" * size)

@@ -106,8 +106,8 @@ class CalculationSearch:
                 continue
             items = [item for call in self._calls for item in source.items(call)]
             if items:
-                shared = set.intersection(*({p for p, v in item.values.items() if is_number(v)} for item in items))
-                own = sorted(path for path in shared if path[0] == "item")
+                of_each = ({p for p in item.values if p[0] == "item" and is_number(item.values[p])} for item in items)
+                own = sorted(set.intersection(*of_each))
                 yield from (Sum(source, Variable(path)) for path in own)
                 for one, other in combinations(own, 2):
                     yield Sum(source, Calculation("*", Variable(one), Variable(other)))

@@ -74,7 +74,7 @@ class ExpressionSearch:
         """The paths that are bound in all calls, by rank."""
         shared = set(self.calls[0].values)
         for call in self.calls[1:]:
-            shared &= call.values.keys()
+            shared.intersection_update(call.values)
         return sorted((path for path in shared if path[-1] not in self._without), key=rank)
 
     @cached_property
