@@ -45,8 +45,11 @@ class IdSequence:
 
     def run_from(self, start: str, count: int) -> list[str]:
         """Consecutive ids, at least one, beginning with `start`, which must belong to this sequence."""
-        first = int(start[len(self.prefix) :])
-        return [start, *(self._id(first + step) for step in range(1, count))]
+        return [start, *(self.later(start, step) for step in range(1, count))]
+
+    def later(self, start: str, steps: int) -> str:
+        """The id that comes a number of steps after `start`, which must belong to this sequence."""
+        return self._id(int(start[len(self.prefix) :]) + steps)
 
     def _id(self, number: int) -> str:
         return f"{self.prefix}{number:0{self.width}d}" if self.width else f"{self.prefix}{number}"

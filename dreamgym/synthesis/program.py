@@ -97,7 +97,7 @@ class Effect:
                     raise NoValue(f"no id is bound to {shown(self.target)}")
                 if self.op == "new":
                     if count:  # the call may give the first id, which need not follow the sequence
-                        identity = ids[self.collection].run_from(str(identity), count + 1)[-1]
+                        identity = ids[self.collection].later(str(identity), count)
                     if isinstance(value, dict):
                         value = {call.state.schema.collections[self.collection].key: identity, **value}
                 path = (self.collection, str(identity), *self.tail)

@@ -298,6 +298,25 @@ def test_the_time_to_add_items_to_one_long_list_grows_linearly() -> None:
     )
 
 
+def test_the_time_to_make_an_entity_for_each_item_of_a_list_grows_linearly() -> None:
+    notes = StateSchema.model_validate({"notes": {"key": "id", "fields": {"text": "string"}}})
+
+    def state(*texts: str) -> JsonObject:
+        return {"notes": {f"N{number}": {"id": f"N{number}", "text": text} for number, text in enumerate(texts, 1)}}
+
+    def noted(*texts: str) -> Transition:
+        action = ToolCall(name="note", arguments={"texts": list(texts)})
+        after = as_text(state("first", *texts))
+        return Transition.of(as_text(state("first")), action, StepResult(observation="ok", info={"state": after}))
+
+    program = learn([noted("a", "b"), noted("c"), noted("d", "e", "f")], notes)
+    assert program is not None
+    result = program.run(state("first"), {"texts": ["x", "y"]})
+    assert result is not None
+    assert result.after == state("first", "x", "y")
+    assert grows_linearly(lambda texts: program.run(state("first"), {"texts": list(texts)}), lambda size: "x" * size)
+
+
 def test_entities_whose_ids_follow_no_order_are_not_predicted() -> None:
     shown = [_listed("C-1", "x9k", "b2"), _listed("C-2", "q7", "zz1", "a"), _listed("C-3", "m4")]
     program = learn(shown, ORDERS)
