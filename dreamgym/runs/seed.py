@@ -231,7 +231,10 @@ def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajector
 
 
 def _tasks(folder: Path, spec: EnvironmentSpec, answers: Collection[str]) -> list[Task]:
-    """The tasks of a folder. Print those whose check wants an answer or a state that is not there, or asks nothing."""
+    """The tasks of a folder, redacted.
+
+    Print those whose check wants an answer or a state that is not there, or asks nothing.
+    """
     file, env = folder / "tasks.jsonl", spec.name
     tasks = read_tasks(folder)
     for number, task in enumerate(tasks, start=1):
@@ -242,7 +245,8 @@ def _tasks(folder: Path, spec: EnvironmentSpec, answers: Collection[str]) -> lis
         except InvalidInput as error:
             raise InvalidInput(f"{file}: {error}") from error
     redact = redact_by(spec.redact)
-    checked = [redacted_task(task, redact) for task in tasks if check_of(task)]  # as a server redacts them
+    tasks = [redacted_task(task, redact) for task in tasks]
+    checked = [task for task in tasks if check_of(task)]
     if answers and (unknown := wanting_others(checked, answers)):
         say(
             f"{file}: no recording gives the answers that the checks of these tasks want: "

@@ -17,6 +17,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import DreamGymError, InvalidInput, PredictionError
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.llm import LLM
+from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.replay.buffer import ReplayBuffer, TaskValue
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import as_described, may_be_learned, open_store
@@ -67,9 +68,11 @@ async def list_tasks(spec: EnvironmentSpec, dsn: str | None = None) -> list[Task
 
 
 async def _known(spec: EnvironmentSpec, buffer: ReplayBuffer) -> list[Task]:
-    """The tasks in the store, and those of the folder that are not stored yet."""
+    """The tasks in the store, and those of the folder that are not stored yet, redacted."""
     stored = {task.id: task for task in await buffer.tasks(spec.name)}
-    return list({**stored, **{task.id: task for task in spec.tasks if task.id not in stored}}.values())
+    known = {**stored, **{task.id: task for task in spec.tasks if task.id not in stored}}
+    redact = redact_by(spec.redact)
+    return [redacted_task(task, redact) for task in known.values()]
 
 
 async def generate_tasks(

@@ -26,6 +26,7 @@ from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.curriculum.strategy import Strategy
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import BudgetSpent, DreamGymError, EnvironmentUnavailable, InvalidInput
+from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.training.advantages import trusted
 from dreamgym.training.examples import EXAMPLES, KeptRollouts
@@ -401,8 +402,9 @@ class Practice:
     async def _keep(
         self, buffer: ReplayBuffer, tasks_P: Sequence[Task], groups_P: Sequence[Sequence[Rollout]], iteration: int
     ) -> None:
-        """Store the tasks and the outcomes of their groups."""
-        await buffer.add_tasks(tasks_P)
+        """Store the tasks, redacted, and the outcomes of their groups."""
+        redact = redact_by(self.spec.redact)
+        await buffer.add_tasks([redacted_task(task, redact) for task in tasks_P])
         for task, group in zip(tasks_P, groups_P, strict=True):
             valid = [reward for reward in self.rewards(group) if reward is not None]
             await buffer.record_outcomes(self.spec.name, task.id, iteration, valid, run=self.run)

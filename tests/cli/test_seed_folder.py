@@ -254,14 +254,19 @@ async def test_a_check_of_a_task_that_cannot_be_used_is_misuse_and_nothing_is_st
     assert await stored(dsn) == ([], [])
 
 
-async def test_a_check_with_a_value_that_is_redacted_in_the_recordings_finds_them(seed: Command, crm: Path) -> None:
+async def test_a_value_that_is_redacted_in_the_recordings_is_redacted_in_the_tasks_too(
+    seed: Command, crm: Path, dsn: str
+) -> None:
     clean = Redactor(RedactionRules(), key=load_key()).text("ask ada.byron@analytical.org")
     run(crm, "c", 3.0, ("get", clean))
     build_folder(crm)
     with (crm / "tasks.jsonl").open("a") as file:
         check: JsonObject = {"answers": ["ask ada.byron@analytical.org"]}
-        file.write(Task(id="mine", env="crm", instruction="Mine", metadata=check).model_dump_json() + "\n")
+        mine = Task(id="mine", env="crm", instruction="ask ada.byron@analytical.org", metadata=check)
+        file.write(mine.model_dump_json() + "\n")
     assert not [line for line in (await seed("crm", "crm"))[1] if "check" in line]
+    assert "ada.byron" not in clean
+    assert clean in (await stored(dsn))[1]
 
 
 async def test_checks_of_a_state_that_the_environment_does_not_have_are_named(seed: Command, crm: Path) -> None:

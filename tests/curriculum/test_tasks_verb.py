@@ -183,3 +183,33 @@ async def test_a_language_model_words_new_tasks_and_its_failure_is_reported(task
     assert (code, out) == (1, "")
     assert "east: " in err
     assert "no new task came from varying" in err
+
+
+async def test_tasks_of_the_folder_and_those_stored_before_are_listed_and_shown_to_a_model_redacted(
+    tasks: Command, filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    Path("rooms/env.toml").write_text('name = "rooms"\n[redact]\n')
+    before, told = [
+        task(name).model_copy(update={"instruction": f"ask ann.lee@corp.net in the {name}"})
+        for name in ("north", "south")
+    ]
+    await filled.buffer.add_tasks([before])  # as a version that did not redact tasks stored it
+    await filled.buffer.record_outcomes("rooms", "north", 1, [1.0, 0.0])
+    Path("rooms/tasks.jsonl").write_text(told.model_dump_json() + "\n")
+    asked: list[str] = []
+
+    def proposes(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+        asked.append(str(messages[0]["content"]))
+        if "candidates" in asked[-1]:
+            return Reply('{"reasoning": "hard", "selection": 1}')
+        return Reply('{"variations": [{"instruction": "ask Bob", "initial_state": null}]}')
+
+    async with chat_server(proposes) as url:
+        code, out, err = await tasks("--generate", "1", "--model", url, "--json")
+    (made,) = json.loads(out)
+    assert (code, made["parent"], made["instruction"]) == (0, "north", "ask Bob"), err
+    listed = [row["instruction"] for row in json.loads((await tasks("--json"))[1])]
+    assert sum(text.startswith("ask user-") for text in listed) == 2
+    assert any("ask user-" in text for text in asked)
+    assert "ann.lee" not in "".join((*asked, *listed))

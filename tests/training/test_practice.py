@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +13,10 @@ from lamp import LampEnvironment
 
 from dreamgym import EnvironmentSpec, StepResult, Task, ToolCall
 from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
+from dreamgym.redaction import RedactionRules
+from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.probe import evaluate
 from dreamgym.training.record import read_record
@@ -282,6 +286,31 @@ async def test_a_group_whose_rewards_differ_only_by_rounding_is_dead(
     (line,) = read_record(record)
     assert (line["groups"], line["dead_groups"]) == (4, 4)
     assert not curriculum.most_valuable(4)
+
+
+async def test_the_tasks_that_practice_stores_are_redacted_and_those_that_it_plays_are_not(
+    lamp_spec: EnvironmentSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    played: list[str] = []
+
+    class Told(LampEnvironment):
+        async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+            played.append(task.instruction)
+            return await super().reset(task, seed=seed)
+
+    task = lamp_spec.tasks[0].model_copy(update={"instruction": "ask ann.lee@corp.net, password: hunter2xyz99"})
+    spec = lamp_spec.model_copy(update={"redact": RedactionRules(), "tasks": (task,)})
+    curriculum, settings = Curriculum([task], share=0, seed=0), Settings(groups=1, group_size=2)
+    buffer = MemoryBuffer(TrigramEncoder())
+    practice = Practice(spec, curriculum, None, settings, tmp_path / "m.jsonl", where="real", buffer=buffer)
+    await practice.iterate(TokenPlayer(Mute(), Mute(), spec, lambda version, group: Told()), 0)
+    assert played == [task.instruction] * 2
+    (stored,) = await buffer.tasks("lamp")
+    assert (stored.id, stored.world, stored.metadata) == (task.id, task.world, task.metadata)
+    assert re.fullmatch(r"ask user-\w+@example\.com, password: REDACTED-PASSWORD-\w+", stored.instruction)
+    (value,) = await buffer.task_values("lamp")
+    assert (value.task_id, value.attempts) == (task.id, 2)
 
 
 async def test_a_probe_that_could_not_play_is_recorded_as_unknown(lamp_spec: EnvironmentSpec, tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Which tasks are practised in a dream."""
 
+from pathlib import Path
+
 import pytest
 
 from dreamgym import EnvironmentSpec, Source, Task, Trajectory
 from dreamgym.errors import InvalidInput
+from dreamgym.redaction import RedactionRules, redact_by, redacted_task
 from dreamgym.runs.opening import tasks_of
 from dreamgym.runs.train.run import practised
 from dreamgym.types import JsonObject, StopReason
@@ -77,3 +80,13 @@ def test_tasks_that_are_all_of_another_split_are_refused_with_what_to_change() -
         InvalidInput, match=r"no task of 'crm' to practise: .* such as 'held-out': change metadata\.split"
     ):
         names(recordings=(task("held-out", split="test"),))
+
+
+def test_tasks_of_the_folder_are_practised_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    told = task("told", answers=["sent to ann.lee@corp.net"]).model_copy(update={"instruction": "ask ann.lee@corp.net"})
+    tools: tuple[JsonObject, ...] = ({"tools": [TOOL]},)
+    spec = EnvironmentSpec(name="crm", tools_list=tools, tasks=(told,), redact=RedactionRules())
+    (found,) = practised(spec, [])
+    assert found == redacted_task(told, redact_by(spec.redact))
+    assert "ann.lee" not in found.model_dump_json()

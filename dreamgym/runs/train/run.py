@@ -33,6 +33,7 @@ from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.evaluation.setting import Setting
 from dreamgym.files import alone_in, make_folder, write_whole
+from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.kept import read_kept
@@ -429,7 +430,7 @@ class TrainRun:
 
 
 def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Task]:
-    """The tasks to practise in a dream: recorded ones, and those of the environment's description.
+    """The tasks to practise in a dream: recorded ones, and those of the environment's description, redacted.
 
     A task that was not recorded must be playable and decidable. So it needs a check, and a known start: either the task
     has an initial state, or all episodes begin alike. Tasks of a split other than `train` are left out.
@@ -438,8 +439,9 @@ def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Tas
         InvalidInput: all tasks are of another split.
     """
     tasks = {trajectory.task.id: trajectory.task for trajectory in as_described(spec, recorded)}
+    redact = redact_by(spec.redact)
     for task in unrecorded(spec):
-        tasks.setdefault(task.id, task)
+        tasks.setdefault(task.id, redacted_task(task, redact))
     say_tasks_of_no_split(tasks.values())
     found = [task for task in tasks.values() if may_be_learned(task)]
     if tasks and not found:
