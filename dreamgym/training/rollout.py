@@ -19,8 +19,9 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
+from dreamgym.content import storable_answer
 from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
+from dreamgym.errors import BudgetSpent, InvalidInput
 from dreamgym.redaction import Redact, redact_by
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
@@ -312,7 +313,7 @@ class TokenPlayer:
     async def _begun(self, environment: Environment, task: Task, seed: int) -> tuple[Rollout, Talk]:
         error = None
         try:
-            first = await environment.reset(task, seed=seed)
+            first = storable_answer(await environment.reset(task, seed=seed))
         except BudgetSpent:
             raise
         except Exception as failure:  # noqa: BLE001  # other people's environments: the other episodes go on
@@ -337,7 +338,7 @@ class TokenPlayer:
         text = talk.say(sampled)
         episode.actions.append(text)
         try:
-            result = await environment.step(parse_action(self._spec, text))
+            result = storable_answer(await environment.step(parse_action(self._spec, text)))
         except InvalidInput as failure:
             result = StepResult(observation=str(failure), is_error=True)
         except BudgetSpent:
@@ -351,7 +352,8 @@ class TokenPlayer:
         episode.refused += result.is_error
         episode.total_reward += result.reward
         episode.success = result.terminated and episode.total_reward > 0
-        episode.is_unjudged = not result.terminated and (episode.is_unjudged or "open_end" in result.info)
+        is_open = result.info.get("open_end") is True
+        episode.is_unjudged = not result.terminated and (episode.is_unjudged or is_open)
         if result.done or len(episode.actions) == self._spec.max_steps:
             return False
         goes_on = talk.hear(result)
@@ -365,7 +367,7 @@ class TokenPlayer:
             await environment.close()
         except BudgetSpent:
             raise
-        except DreamGymError as failure:
+        except Exception as failure:  # noqa: BLE001  # other people's environments: what was played counts
             logger.warning("an episode could not be closed: %s", self._reason(failure))
 
     def _reason(self, failure: Exception) -> str:

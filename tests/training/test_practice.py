@@ -126,6 +126,82 @@ class OpenEnded(LampEnvironment):
         return result.model_copy(update={"info": {"open_end": True}}) if self._colour == "red" else result
 
 
+class Denying(LampEnvironment):
+    """A lamp that says of each step that its end is not open."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        result = await super().step(action)
+        return result.model_copy(update={"info": {"open_end": False}})
+
+
+async def test_a_reward_is_unknown_only_if_the_environment_says_that_the_end_is_open(
+    lamp_spec: EnvironmentSpec,
+) -> None:
+    player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: Denying())
+    assert (await evaluate(player, lamp_spec.tasks[:2])).outcomes == (0.0, 0.0)
+
+
+class Halved(LampEnvironment):
+    """A lamp that begins and answers with half a surrogate pair, as a file's name may contain it."""
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        await super().reset(task, seed=seed)
+        return StepResult(observation="caf\udce9")
+
+    async def step(self, action: ToolCall) -> StepResult:
+        await super().step(action)
+        return StepResult(observation="caf\udce9")
+
+
+class Reading(Mute):
+    """A codec that encodes what it is told, and keeps it."""
+
+    def __init__(self) -> None:
+        self.told: list[bytes] = []
+
+    def talk(self, task: Task, first: StepResult) -> MuteTalk:
+        self.told.append(first.observation.encode())
+        return ReadingTalk(self.told)
+
+
+class ReadingTalk(MuteTalk):
+    """An episode of `Reading`."""
+
+    def __init__(self, told: list[bytes]) -> None:
+        super().__init__()
+        self._told = told
+
+    def hear(self, result: StepResult) -> bool:
+        self._told.append(result.observation.encode())
+        return super().hear(result)
+
+
+async def test_a_policy_reads_an_observation_with_half_a_surrogate_pair_as_it_would_be_stored(
+    lamp_spec: EnvironmentSpec,
+) -> None:
+    codec = Reading()
+    evaluation = await evaluate(
+        TokenPlayer(Mute(), codec, lamp_spec, lambda version, group: Halved()), lamp_spec.tasks[:1]
+    )
+    assert (evaluation.outcomes, evaluation.failed) == ((0.0,), 0)
+    assert codec.told == [b"caf?"] * lamp_spec.max_steps, "the first observation, and one per step but the last"
+
+
+class Stuck(LampEnvironment):
+    """A lamp that cannot be closed."""
+
+    async def close(self) -> None:
+        raise RuntimeError("the lamp is stuck")
+
+
+async def test_an_environment_that_cannot_be_closed_is_logged_and_its_episode_counts(
+    lamp_spec: EnvironmentSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: Stuck())
+    assert (await evaluate(player, lamp_spec.tasks[:2])).outcomes == (0.0, 0.0)
+    assert caplog.text.count("an episode could not be closed: RuntimeError: the lamp is stuck") == 2
+
+
 class Short(Mute):
     """A policy whose episodes have room for one action."""
 
