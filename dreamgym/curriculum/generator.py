@@ -14,6 +14,7 @@ import hashlib
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from importlib.resources import files
 from string import Template
 from typing import Protocol
@@ -26,6 +27,7 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, PredictionError
 from dreamgym.llm import LLM, Message
+from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.replay.keys import check_storable
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
@@ -111,6 +113,8 @@ class LanguageVariation:
         llm: the language model that proposes and selects.
         worlds: validates variations of tasks whose world was recorded.
         on_failure: called with a parent for which the model gave nothing usable, and the reason.
+        held_out: returns the tasks of dev and test, whose words no variation may have. It is called once, when words
+            are varied.
     """
 
     def __init__(
@@ -120,11 +124,13 @@ class LanguageVariation:
         worlds: RecordedWorlds,
         *,
         on_failure: Callable[[Task, PredictionError], None] = lambda parent, error: None,
+        held_out: Callable[[], Iterable[Task]] = tuple,
     ) -> None:
         self._spec = spec
         self._llm = llm
         self._worlds = worlds
         self._on_failure = on_failure
+        self._held_out = held_out
 
     async def vary(self, parents: Sequence[Task], *, seed: int) -> list[Task]:
         """One validated variation per parent; a parent for which the model gives nothing usable yields none."""
@@ -148,10 +154,17 @@ class LanguageVariation:
             wanted = [p for p in answer.variations if p.instruction == parent.instruction and p.initial_state in starts]
             proposals = [variation(parent, p.instruction, p.initial_state) for p in wanted]
         else:
-            known = (parent, *self._spec.tasks, *self._worlds.tasks.values())  # some may belong to a test
+            known = (parent, *self._known)
             proposals = [variation(parent, p.instruction.strip(), parent.initial_state) for p in answer.variations]
             proposals = [task for task in proposals if not any(_has_same_words(task, one) for one in known)]
         return list({content_of(task): task for task in proposals if _well_defined(task)}.values())
+
+    @cached_property
+    def _known(self) -> list[Task]:
+        """The tasks that are described, recorded or held out, redacted as the parents are."""
+        redact = redact_by(self._spec.redact)
+        described = [redacted_task(task, redact) for task in self._spec.tasks]
+        return [*described, *self._worlds.tasks.values(), *self._held_out()]
 
     async def _select(self, parent: Task, proposals: Sequence[Task], seed: int) -> Task:
         answer = await self._ask(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from dreamgym.curriculum.dreamed_variation import DreamedVariation
 from dreamgym.curriculum.generator import variation
@@ -19,6 +20,7 @@ from dreamgym.dream.pages import PageWorlds
 from dreamgym.environment import Behaviour, EnvironmentSpec, installed_real
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.goals import Goals
+from dreamgym.redaction import redact_by, redacted_task
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 
@@ -93,14 +95,13 @@ def goal_variation(
 
 
 def held_out(spec: EnvironmentSpec) -> list[Task]:
-    """The tasks of dev and test: of the folder, and of the real environment if it is installed."""
+    """The tasks of dev and test, redacted: of the folder, and of the real environment if it is installed."""
     found, real = [task for task in spec.tasks if task.metadata.get("split", "train") != "train"], installed_real(spec)
-    if real is None:
-        return found
-    try:
-        return [*found, *real.tasks("dev"), *real.tasks("test")]
-    except (InvalidInput, MissingPackage):  # its data is not on this machine; a dream plays without them
-        return found
+    if real is not None:
+        with suppress(InvalidInput, MissingPackage):  # its data is not on this machine; a dream plays without them
+            found += [*real.tasks("dev"), *real.tasks("test")]
+    redact = redact_by(spec.redact)
+    return [redacted_task(task, redact) for task in found]
 
 
 class _Trial:

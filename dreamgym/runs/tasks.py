@@ -153,11 +153,13 @@ def _valuable(spec: EnvironmentSpec, known: Sequence[Task], values: Iterable[Tas
 
 
 def _generator(spec: EnvironmentSpec, llm: LLM | None, worlds: RecordedWorlds) -> TaskGenerator:
+    from dreamgym.curriculum.goal_variation import held_out
+
     def failed(parent: Task, error: PredictionError) -> None:
         say(f"{parent.id}: {error}")
 
     if llm is not None:
-        return LanguageVariation(spec, llm, worlds, on_failure=failed)
+        return LanguageVariation(spec, llm, worlds, on_failure=failed, held_out=lambda: held_out(spec))
     if spec.deterministic:
         return StartVariation(spec, worlds)
     raise InvalidInput(

@@ -370,10 +370,12 @@ async def test_a_proposal_in_the_words_of_another_task_even_one_of_the_test_does
     )
     lost = rooms(("hall", "attic", 0))
     lost = lost.model_copy(update={"task": other.model_copy(update={"instruction": "leave"}), "world": "t1"})
-    texts = ["Book  two rooms", "leave", "book one room"]
+    held_out = described.model_copy(update={"id": "test", "instruction": "book three rooms"})
+    texts = ["Book  two rooms", "leave", "book Three rooms", "book one room"]
     llm = ScriptedLLM([proposals(*((text, None) for text in texts)), SELECT_FIRST])
     judged = spec.model_copy(update={"deterministic": False, "tasks": (described,)})
-    (varied,) = await LanguageVariation(judged, llm, RecordedWorlds([lost])).vary([parent], seed=0)
+    generator = LanguageVariation(judged, llm, RecordedWorlds([lost]), held_out=lambda: [held_out])
+    (varied,) = await generator.vary([parent], seed=0)
     assert varied.instruction == "book one room"
 
 

@@ -11,6 +11,7 @@ from dreamgym_integrations.models.chat_server import Reply, chat_server
 
 from dreamgym.cli.app import main
 from dreamgym.embedding import load_encoder
+from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.types import (
     JsonObject,
@@ -213,3 +214,50 @@ async def test_tasks_of_the_folder_and_those_stored_before_are_listed_and_shown_
     assert sum(text.startswith("ask user-") for text in listed) == 2
     assert any("ask user-" in text for text in asked)
     assert "ann.lee" not in "".join((*asked, *listed))
+
+
+INN = """
+class Inn:
+    spec = {"name": "rooms", "tools_list": [{"tools": [{"name": "go"}]}], "adapter": "inn"}
+    behaviours = {}
+
+    def tasks(self, split):
+        from dreamgym import Task
+
+        return [Task(id=split, env="rooms", instruction=f"ask ann.lee@corp.net for the {split} key")]
+
+    def create(self):
+        raise RuntimeError("only its tasks are wanted")
+
+
+def inn(options):
+    return Inn()
+"""
+
+
+@pytest.mark.parametrize("is_redacted", [False, True])
+async def test_no_new_task_has_the_words_of_a_test_task_of_the_installed_environment(
+    tasks: Command, filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_redacted: bool
+) -> None:
+    (tmp_path / "inn.py").write_text(INN)
+    (tmp_path / "inn-1.0.dist-info").mkdir()
+    (tmp_path / "inn-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: inn\nVersion: 1.0\n")
+    (tmp_path / "inn-1.0.dist-info/entry_points.txt").write_text("[dreamgym.environments]\ninn = inn:inn\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    Path("rooms/env.toml").write_text('name = "rooms"\n[real]\nadapter = "inn"\n' + "[redact]\n" * is_redacted)
+    await filled.buffer.add_tasks([task("north")])
+    await filled.buffer.record_outcomes("rooms", "north", 1, [1.0, 0.0])
+    words = [f"ask ann.lee@corp.net for the {split} key" for split in ("test", "dev", "train")]
+    if is_redacted:  # the model knows placeholders only
+        words = [Redactor(RedactionRules(), key=load_key()).text(text) for text in words]
+
+    def proposes(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+        if "candidates" in str(messages[0]["content"]):
+            return Reply('{"reasoning": "hard", "selection": 1}')
+        return Reply(json.dumps({"variations": [{"instruction": text, "initial_state": None} for text in words]}))
+
+    async with chat_server(proposes) as url:
+        code, out, err = await tasks("--generate", "1", "--model", url, "--json")
+    assert code == 0, err
+    assert [made["instruction"] for made in json.loads(out)] == words[2:]

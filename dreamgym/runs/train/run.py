@@ -425,7 +425,7 @@ class TrainRun:
             if goals is not None:
                 return tasks, goals
         if llm is not None:
-            return tasks, LanguageVariation(self.spec, llm, worlds)
+            return tasks, LanguageVariation(self.spec, llm, worlds, held_out=partial(held_out, self.spec))
         return tasks, StartVariation(self.spec, worlds) if self.spec.deterministic else None
 
 
