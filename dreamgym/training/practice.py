@@ -73,6 +73,15 @@ def _is_address(given: str) -> bool:
         return False
 
 
+def _check_for_secrets(given: str, key: str) -> None:
+    """Raise ValueError if an address may contain a secret, which is not shown: a run stores and prints its address."""
+    if "@" in given or "?" in given:  # a `/` or `#` in a password ends what `urlsplit` takes for the host
+        raise ValueError(
+            "expected the address without a user, a password or a query (?…), since the run's settings contain it: "
+            f"put the key into {key}"
+        )
+
+
 class Settings(Frozen):
     """Settings of a training run, whatever its algorithm."""
 
@@ -145,14 +154,20 @@ class Settings(Frozen):
     @field_validator("tinker")
     @classmethod
     def _server(cls, given: str | None) -> str | None:
-        if given is not None and not _is_address(given):
+        if given is None:
+            return None
+        _check_for_secrets(given, "TINKER_API_KEY")
+        if not _is_address(given):
             raise ValueError(f"expected the address of a Tinker server, such as http://127.0.0.1:8000, got {given!r}")
-        return given and given.rstrip("/")
+        return given.rstrip("/")
 
     @field_validator("vllm")
     @classmethod
     def _address(cls, given: str | None) -> str | None:
-        if given is not None and not _is_address(given):
+        if given is None:
+            return None
+        _check_for_secrets(given, "VLLM_API_KEY")
+        if not _is_address(given):
             raise ValueError(
                 f"expected the address of a vLLM server, such as http://127.0.0.1:8000, got {given!r}: "
                 "TRL's engines (server, colocate) are no longer supported; start a server with `vllm serve`, as "

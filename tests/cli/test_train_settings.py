@@ -77,6 +77,15 @@ def test_settings_that_are_unknown_or_do_not_fit_are_refused(options: list[str],
         settings_of(TrainConfig, None, options)
 
 
+@pytest.mark.parametrize("secret", ["me:hunter2xyz@127.0.0.1", "me:hunter2/xyz@127.0.0.1", "127.0.0.1/?key=hunter2xyz"])
+@pytest.mark.parametrize("server", ["vllm", "tinker"])
+def test_a_servers_address_that_may_contain_a_secret_is_refused_without_showing_it(server: str, secret: str) -> None:
+    with pytest.raises(InvalidInput) as told:
+        settings_of(TrainConfig, None, ["--policy", "p", f"--{server}", f"http://{secret}"])
+    assert f"put the key into {server.upper()}_API_KEY" in str(told.value)
+    assert "hunter2" not in str(told.value)
+
+
 def test_a_wrong_option_is_not_said_to_be_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "train.toml"
     file.write_text("steps = 'few'\n")
