@@ -381,10 +381,13 @@ class Practice:
     @property
     def spent(self) -> bool:
         """True if the remaining real steps do not suffice for another update."""
-        return self._affordable() == 0
+        return self._affordable() <= 0
 
     def _affordable(self) -> int:
-        """Number of groups that the remaining real steps pay for, if every episode takes all its steps."""
+        """Number of groups that the remaining real steps pay for, if every episode takes all its steps.
+
+        It is negative if more steps were taken than a resumed run may take in all.
+        """
         if self._real_steps is None or self._where != "real":
             return self._settings.groups
         groups = (self._real_steps - self._taken) // (self._settings.group_size * self.spec.max_steps)

@@ -118,6 +118,23 @@ async def test_too_few_real_steps_for_an_update_are_refused_and_the_last_update_
     assert taken == 30
 
 
+async def test_a_run_that_is_resumed_with_fewer_real_steps_than_it_took_is_over(
+    lamp_spec: EnvironmentSpec, tmp_path: Path
+) -> None:
+    player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: LampEnvironment())
+
+    def practice(real_steps: int) -> Practice:
+        curriculum, settings = Curriculum(lamp_spec.tasks, share=0, seed=0), Settings(groups=2, group_size=2)
+        return Practice(lamp_spec, curriculum, None, settings, tmp_path / "m", where="real", real_steps=real_steps)
+
+    await practice(12).iterate(player, 0)
+    resumed = practice(6)
+    await resumed.rewind(1)
+    assert resumed.spent
+    with pytest.raises(InvalidInput, match=r"6 real steps are not enough for another update: .* 12 are already used"):
+        await resumed.iterate(player, 1)
+
+
 class OpenEnded(LampEnvironment):
     """A red lamp whose reward nobody knows; the other lamps are judged."""
 
