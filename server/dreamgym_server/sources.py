@@ -37,7 +37,8 @@ class Admission:
     """Redacts incoming calls, tasks and answers by the rules of one environment. Without rules it changes nothing.
 
     A dream of redacted recordings knows placeholders only. So a real address becomes its placeholder before anything is
-    stored, logged or shown to a model. A real environment gets the original call, and a redacted copy is stored.
+    stored, logged or shown to a model. A real environment gets the original call, and a redacted copy is stored. The
+    task it gets redacted, because `restore` has no other.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
