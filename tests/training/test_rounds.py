@@ -1,6 +1,7 @@
 """A run that plays some updates ahead learns like one that does not, and can be repeated, stopped and resumed."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,38 @@ def test_each_round_is_played_with_the_weights_of_two_updates_before(
     importance = [float(str(line["importance"])) for line in figures if "importance" in line]
     assert importance[0] == pytest.approx(1, abs=1e-4), "the first round is played with the weights that learn from it"
     assert all(abs(one - 1) > 1e-4 for one in importance[1:]), "all others with older ones"
+
+
+def test_a_kl_term_teaches_nothing_about_tokens_that_are_more_than_twice_as_likely(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    class Unlikely(Noted):
+        """From the second round on, gives every token a twentieth of its probability."""
+
+        async def play(self, *args: Any, **more: Any) -> list[Rollout]:
+            played = await super().play(*args, **more)
+            for segment in (segment for one in played for segment in one.segments if len(self._versions) > 1):
+                segment.logprobs = [logprob - math.log(20) for logprob in segment.logprobs]
+            return played
+
+    def learned(beta: float) -> dict[str, torch.Tensor]:
+        settings = AHEAD.model_copy(update={"steps": 3, "beta": beta})
+        out, figures = tmp_path / str(beta), list[JsonObject]()
+        trained(
+            lamp_spec,
+            lamp_policy,
+            out,
+            settings,
+            portal,
+            within=lambda player: Unlikely(player, []),
+            on_learned=figures.append,
+        )
+        assert [line["truncated_share"] for line in figures if "truncated_share" in line] == [0, 1, 1]
+        return weights(out / "policy")
+
+    without, with_kl = learned(0), learned(0.5)
+    apart = max(float((with_kl[name] - without[name]).abs().max()) for name in without)
+    assert apart < 1e-4, "the first update begins at the start policy, and the others have nothing to learn"
 
 
 def test_a_run_that_plays_ahead_can_be_repeated(

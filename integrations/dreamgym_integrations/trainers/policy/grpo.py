@@ -92,7 +92,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         # the loss is a mean over all sampled tokens of the update
         output["num_items_in_batch"] += self._sum(sum(sum(row.mask) for row in idle))
         if self._settings.staleness or self._settings.vllm:
-            output["old_per_token_logps"] = self._sampled_logprobs(output)
+            self._weigh(output)
         return output
 
     def _divided(self, groups: Sequence[Sequence[ScoredRollout]]) -> tuple[list[Segment], list[Segment]]:
@@ -117,24 +117,28 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         """The sum over all processes."""
         return self.accelerator.gather(torch.tensor([number], device=self.accelerator.device)).sum()
 
-    def _sampled_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
-        """Log-probability of each completion token when it was sampled, shape (B, T).
+    def _weigh(self, output: dict[str, Any]) -> None:
+        """Let TRL's loss weigh each completion token by w = pi/mu, and leave out the tokens whose w is above 2.
 
         An older policy mu, or the same policy in another engine, has sampled the tokens, and the policy pi learns from
-        them. TRL's loss takes these log-probabilities as the old ones. A token whose weight pi/mu is above 2 has no
-        gradient (TRL's `delta`); the rho of IMPALA would give it the weight 2. A token that has already moved further
-        than the clip range of PPO (Schulman et al. 2017, equation 7) in the direction of its advantage moves no
-        further. Without that limit, updates from the same old policy add up.
+        them. TRL's loss takes the log-probabilities under mu, shape (B, T), as the old ones. It multiplies by w both
+        the advantage and the KL term, which is beta w (r - log r - 1) with r = start policy / pi (DeepSeek-V3.2,
+        arXiv:2512.02556) and has no limit. So the mask leaves out the tokens whose w is above 2 before the update, for
+        the values of PPO too; the rho of IMPALA would give them the weight 2. For a token whose w gets above 2 between
+        the optimiser steps of PPO, only the advantage stops to count (TRL's `delta`). A token that has already moved
+        further than the clip range of PPO (Schulman et al. 2017, equation 7) in the direction of its advantage is moved
+        by the KL term alone. Without that limit, updates from the same old policy add up.
         """
         sampled_BT = torch.zeros_like(output["completion_ids"], dtype=torch.float32)
         for b, row in enumerate(self._rows):
             sampled_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
-        mask_BT = (output["completion_mask"] * output["tool_mask"]).bool()
-        weights = (self._logprobs(output) - sampled_BT).exp()[mask_BT]
+        weights_BT = (self._logprobs(output) - sampled_BT).exp()
+        weights = weights_BT[(output["completion_mask"] * output["tool_mask"]).bool()]
         if len(weights):
             self._metrics["train"]["importance"].append(weights.mean().item())
             self._metrics["train"]["truncated_share"].append((weights > MOST_WEIGHT).float().mean().item())
-        return sampled_BT
+        output["old_per_token_logps"] = sampled_BT
+        output["tool_mask"] = output["tool_mask"] * (weights_BT <= MOST_WEIGHT)
 
     def _logprobs(self, output: dict[str, Any]) -> torch.Tensor:
         """Log-probability of each completion token under the current policy, shape (B, T)."""
