@@ -294,7 +294,7 @@ class Practice:
             await self._vary(self._generator, iteration)
         mine = sum(sum(segment.mask) for episode in chain(*groups) for segment in episode.segments)
         tokens = sum(await asyncio.to_thread(self.processes.gather, [mine]))
-        self.note(
+        line: JsonObject = (
             {"step": iteration, "where": self._where}
             | summary(outcomes, rewards, values)
             | await self._tiers(iteration)
@@ -302,6 +302,7 @@ class Practice:
         )
         if self._backing is not None and self.processes.index == 0:
             self._examples.add(await self._backing.examples(self.run, iteration, EXAMPLES))
+        self.note(line)  # comes last: the steps of a round that is cancelled before are counted when it is taken back
         known = [outcome for outcome, reward in zip(outcomes, rewards, strict=True) if reward is not None]
         dead = not any(values) and not any(outcome.success for outcome in known)
         self.dead_updates = self.dead_updates + 1 if dead else 0

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,22 @@ import pytest
 import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.policy import rounds
+from dreamgym_integrations.trainers.policy.train import train_policy
+from dreamgym_server.sessions import Episodes
+from dreamgym_server.sources import RealWorlds
+from lamp import LampEnvironment
 from lamp_runs import broken_after, same, trained, weights
 
-from dreamgym import EnvironmentSpec, Task
+from dreamgym import EnvironmentSpec, StepResult, Task, ToolCall, Trajectory
+from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.replay.postgres import open_store
+from dreamgym.runs.train.backing import RealInProcess
 from dreamgym.training.early_stop import Seen
-from dreamgym.training.practice import PPOSettings, Settings
-from dreamgym.training.record import read_record
-from dreamgym.training.rollout import Player, Rollout
+from dreamgym.training.practice import PPOSettings, Practice, Settings
+from dreamgym.training.record import read_record, real_steps
+from dreamgym.training.rollout import Player, Rollout, TokenPlayer
 from dreamgym.types import JsonObject
 
 AHEAD = Settings(steps=6, groups=2, group_size=4, staleness=2, save_every=2, probe_every=50)
@@ -187,6 +196,69 @@ def test_episodes_that_no_update_used_are_counted(
         )
     dropped = [line for line in read_record(tmp_path / "m.jsonl") if "dropped_episodes" in line]
     assert [(line["step"], int(str(line["dropped_episodes"])) >= 8) for line in dropped] == [(1, True)]
+
+
+@pytest.mark.parametrize("in_a_step", [True, False])
+def test_real_steps_of_a_round_that_is_cancelled_at_the_end_of_the_run_are_in_the_record(
+    in_a_step: bool, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal, dsn: str
+) -> None:
+    steps: list[int] = []
+    """Number of the round of each real step."""
+    versions: list[int] = []
+
+    async def stuck() -> None:
+        second.set()
+        await asyncio.Event().wait()
+
+    class Counted(LampEnvironment):
+        async def step(self, action: ToolCall) -> StepResult:
+            if in_a_step and steps.count(2) == 5:
+                await stuck()
+            steps.append(len(versions))
+            return await super().step(action)
+
+    class Backing(RealInProcess):
+        async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
+            if iteration == 1:
+                await stuck()
+            return await super().examples(run, iteration, most)
+
+    async def broken_in_the_second_round(policy: object, codec: object, update: int) -> Seen:
+        if update == 1:
+            await second.wait()
+            raise EnvironmentUnavailable("gone")
+        return Seen(best=False, stop=False)
+
+    @asynccontextmanager
+    async def backed() -> AsyncIterator[Backing]:
+        store = await open_store(dsn, TrigramEncoder())
+        episodes = Episodes({"lamp": RealWorlds(lamp_spec, Counted)}, store.episodes, store.buffer)
+        async with episodes.running():
+            backing = Backing(lamp_spec, store, episodes)
+            await backing.begin()
+            yield backing
+        await store.close()
+
+    second = asyncio.Event()
+    settings = AHEAD.model_copy(update={"staleness": 1, "probe_every": 1})
+    record = tmp_path / "m.jsonl"
+    with portal.wrap_async_context_manager(backed()) as backing:
+        curriculum = Curriculum(lamp_spec.tasks, share=0, seed=0)
+        with pytest.raises(EnvironmentUnavailable, match="gone"):
+            train_policy(
+                Practice(lamp_spec, curriculum, None, settings, record, where="real", backing=backing),
+                lamp_policy,
+                tmp_path,
+                settings,
+                portal=portal,
+                player=lambda policy, codec: Noted(
+                    TokenPlayer(policy, codec, lamp_spec, backing.environment), versions
+                ),
+                probe=broken_in_the_second_round,
+            )
+    lost = [line for line in read_record(record) if "lost" in line]
+    assert [(line["step"], line["environment_steps"]) for line in lost] == [(1, steps.count(2))]
+    assert real_steps(read_record(record)) == len(steps)
 
 
 def test_a_policy_that_plays_ahead_gets_better(

@@ -105,6 +105,10 @@ class RoundsAhead:
         """The trained weights after each update, until they are played with."""
         self._rounds: asyncio.Queue[Round | Exception] = asyncio.Queue()
         self._playing: Future[None] | None = None
+        self._ended = asyncio.Event()
+        """Set when nothing is played any more."""
+        self._unfinished: int | None = None
+        """Update whose round was cancelled while it was played."""
         self._learned = 0
         """Number of updates of the policy that is trained."""
 
@@ -127,14 +131,21 @@ class RoundsAhead:
             self._portal.call(self._trained.put_nowait, trained)
 
     def close(self) -> None:
-        """Stop playing, and record how many whole episodes nothing was learned from."""
+        """Stop playing. Record the whole episodes that taught nothing, and the real steps of a cancelled round.
+
+        Raises:
+            StoreError: the database does not answer, so the real steps of the cancelled round are not in the record.
+        """
         if self._playing is None:
             return
         self._playing.cancel()
+        self._portal.call(self._ended.wait)
         left = [self._rounds.get_nowait() for _ in range(self._rounds.qsize())]
         episodes = sum(len(group) for one in left if isinstance(one, Round) for group in one.groups)
         if episodes:
             self._practice.note({"step": self._learned, "dropped_episodes": episodes})
+        if self._unfinished is not None:
+            self._portal.call(self._practice.take_back, self._unfinished)
 
     async def _play(self, first: int) -> None:
         try:
@@ -146,8 +157,13 @@ class RoundsAhead:
                 self._rounds.put_nowait(found)
                 if found.is_last:
                     return
+        except asyncio.CancelledError:
+            self._unfinished = update
+            raise
         except Exception as error:  # noqa: BLE001  # the trainer raises it where it waits for the round
             self._rounds.put_nowait(error)
+        finally:
+            self._ended.set()
 
     def _load(self, trained: dict[str, Any]) -> None:
         self._behind.model.load_state_dict(trained, strict=False)
