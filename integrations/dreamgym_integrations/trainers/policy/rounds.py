@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from anyio.from_thread import BlockingPortal
 
+from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.training.practice import Practice
 from dreamgym.training.rollout import Player, Rollout
 from dreamgym.types import JsonObject
@@ -159,6 +160,10 @@ class RoundsAhead:
                     return
         except asyncio.CancelledError:
             self._unfinished = update
+            why = (
+                f"the round of update {update} was cancelled while it was played: an environment raised CancelledError"
+            )
+            self._rounds.put_nowait(EnvironmentUnavailable(why))  # for a trainer that waits for the round
             raise
         except Exception as error:  # noqa: BLE001  # the trainer raises it where it waits for the round
             self._rounds.put_nowait(error)
