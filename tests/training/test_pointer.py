@@ -21,7 +21,7 @@ from dreamgym_integrations.trainers.policy.pointer.model import distinct
 from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
 from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader, learn_forms, read_words
 from dreamgym_integrations.trainers.policy.scratch import create_policy
-from dreamgym_integrations.trainers.policy.sft import clone, rows_of
+from dreamgym_integrations.trainers.policy.sft import clone, imitate, rows_of
 from growth import grows_linearly
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -31,6 +31,8 @@ from safetensors.torch import load_file
 from dreamgym import EnvironmentSpec, Source, StepResult, Trajectory
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.reading import ServerReader
+from dreamgym.runs.settings import settings_of
+from dreamgym.runs.train.config import TrainConfig
 from dreamgym.state import StateSchema, as_object
 from dreamgym.training.practice import Settings
 from dreamgym.training.record import read_record
@@ -441,7 +443,7 @@ def test_a_long_sentence_is_read_in_linear_time() -> None:
     assert grows_linearly(read_words, lambda size: " ".join(f"w{number}" for number in range(size // 6)))
 
 
-def test_what_it_cannot_do_is_refused_with_a_reason(base: Path, tmp_path: Path, portal: BlockingPortal) -> None:
+def test_what_it_cannot_learn_from_is_refused_with_a_reason(tmp_path: Path) -> None:
     silent = [one.model_copy(update={"transitions": one.transitions[:1]}) for one in recordings(1)]
     mute = [
         one.model_copy(update={"transitions": (one.transitions[0].model_copy(update={"action": act("x")}),)})
@@ -451,6 +453,21 @@ def test_what_it_cannot_do_is_refused_with_a_reason(base: Path, tmp_path: Path, 
         create_pointer_policy(SPEC, mute, tmp_path / "p", seed=0)
     with pytest.raises(InvalidInput, match="no recorded step of 'desks' to learn words and verbs from"):
         create_pointer_policy(SPEC, [], tmp_path / "p", seed=0)
-    for changed in ({"lora": 4}, {"vllm": "http://127.0.0.1:1"}):
-        with pytest.raises(InvalidInput, match="leave vllm and lora out"):
-            run(base, tmp_path / "run", Settings.model_validate({"steps": 1, **changed}), portal)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lora", 4), ("vllm", "http://127.0.0.1:1"), ("gradient_checkpointing", True)]
+)
+def test_settings_of_language_models_are_refused_before_a_pointer_policy_is_made_or_trained(
+    name: str, value: object, base: Path, codec: PointerCodec, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    why = f"a pointer policy has no {name}: leave them out"
+    for policy in ("pointer", "pointer without marks"):
+        with pytest.raises(InvalidInput, match=why):
+            settings_of(TrainConfig, None, ["--policy", policy, "--" + name, str(value).lower()])
+    with pytest.raises(InvalidInput, match=why):
+        run(base, tmp_path / "run", Settings.model_validate({"steps": 1, name: value}), portal)
+    if name != "vllm":
+        taught: dict[str, Any] = {"steps": 1, "batch": 4, "learning_rate": 1e-3, "seed": 0, name: value}
+        with pytest.raises(InvalidInput, match=why):
+            imitate(rows_of(SPEC, codec, recordings(4)), base, tmp_path / "taught", **taught)

@@ -16,6 +16,7 @@ from dreamgym.training.practice import PPOSettings, Settings
 NewPolicy = Literal["tiny", "pointer", "pointer without marks"]
 """Policies from scratch, which are made from the recordings."""
 NEW = frozenset(get_args(NewPolicy))
+POINTERS = NEW - {"tiny"}
 RECORDED = {"sft", "dpo"}
 """Algorithms that learn from recordings alone."""
 OF_ROLLOUTS = (
@@ -25,6 +26,8 @@ OF_ROLLOUTS = (
 """Settings that only an algorithm that learns from rollouts can follow."""
 LIMITS = ("turn_tokens", "episode_tokens", "bf16", "gradient_checkpointing")
 """Settings of the length of a language model's answers, and of the memory that its training takes."""
+OF_LANGUAGE_MODELS = ("lora", "vllm", "gradient_checkpointing")
+"""Settings that a pointer policy cannot follow."""
 OF_DREAMS = ("model", "without", "calibration")
 """Settings that only practice in a dream can follow."""
 OF_RECORDINGS = ("batch", "mask_refused")
@@ -108,6 +111,8 @@ class TrainConfig(Settings):
             raise ValueError("then = real comes after the dream, not after against = real")
         if self.then is not None and self.real_steps is None:
             raise ValueError("then = real needs real_steps, the number of real steps it may take")
+        if self.policy in POINTERS and (given := [name for name in OF_LANGUAGE_MODELS if getattr(self, name)]):
+            raise ValueError(f"a pointer policy has no {', '.join(given)}: leave them out")
         if self.tinker and self.policy in NEW:
             raise ValueError("tinker needs policy, the name of the server's base model")
         if self.against is Against.REAL and (of_dreams := [one for one in OF_DREAMS if getattr(self, one)]):

@@ -324,6 +324,13 @@ PolicyCodec = ChatCodec | PointerCodec
 """The codec of a checkpoint, which is a language model or a pointer policy."""
 
 
+def check_pointer(codec: PolicyCodec, **settings: object) -> None:
+    """Raise InvalidInput if one of these settings is set, and the policy is a pointer policy: it has none of them."""
+    given = [name for name, value in settings.items() if value]
+    if isinstance(codec, PointerCodec) and given:
+        raise InvalidInput(f"a pointer policy has no {', '.join(given)}: leave them out")
+
+
 def load_codec(folder: Path, *, episode_tokens: int | None = None) -> PolicyCodec:
     """The codec of the policy in a checkpoint folder, see `load_policy`. Raises InvalidInput if there is none."""
     tokenizer, config = _tokenizer(folder), AutoConfig.from_pretrained(folder)

@@ -22,7 +22,7 @@ from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.common.lora import adapter, merged
 from dreamgym_integrations.trainers.common.progress import UpdatesDone
 from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
-from dreamgym_integrations.trainers.policy.model import PolicyCodec, load_codec, load_policy
+from dreamgym_integrations.trainers.policy.model import PolicyCodec, check_pointer, load_codec, load_policy
 from dreamgym_integrations.trainers.policy.pointer.model import restore_own_head
 
 Row = dict[str, list[int]]
@@ -136,12 +136,14 @@ def imitate(
         on_progress: called now and then with the number of updates done and of all; see `UpdatesDone`.
 
     Raises:
-        InvalidInput: the batch does not split into that many passes.
+        InvalidInput: the batch does not split into that many passes, or a pointer policy is to learn with an adapter or
+            with gradient checkpointing.
     """
     if batch % accumulate:
         raise InvalidInput(f"a batch of {batch} does not split into {accumulate} equal passes")
     set_seed(seed)
-    policy, _ = load_policy(base, turn_tokens=turn_tokens, episode_tokens=episode_tokens)
+    policy, codec = load_policy(base, turn_tokens=turn_tokens, episode_tokens=episode_tokens)
+    check_pointer(codec, lora=lora, gradient_checkpointing=gradient_checkpointing)
     memory = {"bf16": bf16, "gradient_checkpointing": gradient_checkpointing}
     with TemporaryDirectory() as scratch:
         shared = options(Path(scratch), steps, batch // accumulate, learning_rate, seed, **memory)

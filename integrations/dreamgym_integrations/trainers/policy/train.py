@@ -32,8 +32,13 @@ from dreamgym_integrations.trainers.common.interrupt import interruptible
 from dreamgym_integrations.trainers.common.lora import adapter, merged
 from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.policy.grpo import MOST_WEIGHT, RolloutTrainer, steps_per_update
-from dreamgym_integrations.trainers.policy.model import PolicyCodec, TransformersPolicy, load_policy, table_of_positions
-from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec
+from dreamgym_integrations.trainers.policy.model import (
+    PolicyCodec,
+    TransformersPolicy,
+    check_pointer,
+    load_policy,
+    table_of_positions,
+)
 from dreamgym_integrations.trainers.policy.pointer.model import restore_own_head
 from dreamgym_integrations.trainers.policy.ppo import HEAD, PPOTrainer, Values
 from dreamgym_integrations.trainers.policy.rounds import Rounds, RoundsAhead, RoundsOnDemand
@@ -155,10 +160,8 @@ def _trainer(
 ) -> RolloutTrainer:
     set_seed(settings.seed)  # for new weights: those of an adapter or a value head
     policy, codec = load_policy(base, turn_tokens=settings.turn_tokens, episode_tokens=settings.episode_tokens)
-    if isinstance(codec, PointerCodec) and (settings.vllm or settings.lora):
-        raise InvalidInput(
-            "a pointer policy is sampled in this process, and all its weights are trained: leave vllm and lora out"
-        )
+    checkpointing = settings.gradient_checkpointing
+    check_pointer(codec, lora=settings.lora, vllm=settings.vllm, gradient_checkpointing=checkpointing)
     sampler: TransformersPolicy | VllmPolicy = policy
     if settings.vllm:
         save = partial(_save_whole, policy.tokenizer, settings)
