@@ -23,7 +23,7 @@ SHOWN_CHARACTERS = 60
 def tasks(
     env: EnvName,
     sort: Annotated[
-        Sort, typer.Option(help="Order of the list. value and success are of the policy that tried the task last.")
+        Sort, typer.Option(help="Order of the list. value and success are of the update that played the task last.")
     ] = Sort.STORED,
     generate: Annotated[
         int,
@@ -37,7 +37,7 @@ def tasks(
 ) -> None:
     """List the tasks of an environment: origin, parent, attempts, success with its 95 % interval, and value.
 
-    `attempts` counts all runs; success and value are of the policy that tried the task last. With --generate, the new
+    `attempts` counts all runs; success and value are of the update that played the task last. With --generate, the new
     tasks are stored and listed: variations of the most valuable ones, written by the language model of --model. Without
     one, in a deterministic environment, they start in other recorded states.
 

@@ -73,18 +73,18 @@ SATURATED_VARIANCE = 0.01
 
 
 class TaskValue(Frozen):
-    """Outcome statistics of one task: for the policy that tried it last, and for all policies."""
+    """Outcome statistics of one task: for the update that played it last, and for all updates of all runs."""
 
     task_id: str
     policy_version: int
-    """Version of the policy that tried the task last."""
+    """Number of the update that played the task last. With `staleness`, the policy that played is that much older."""
     attempts: int
-    """Attempts of that policy; `mean` and `variance` are over these attempts too."""
+    """Attempts in that update; `mean` and `variance` are over these attempts too."""
     mean: float
     variance: float
     """V_tau: group variance of the outcome reward (paper, eq. 7); divided by n, as the paper does."""
     total_attempts: int
-    """Attempts of all policies of all runs; `total_mean` is over these."""
+    """Attempts in all updates of all runs; `total_mean` is over these."""
     total_mean: float
 
 
@@ -169,7 +169,7 @@ class ReplayBuffer(Protocol):
     ) -> None:
         """Add one group's outcome rewards to the statistics of the task. Raises UnknownName for a task not stored.
 
-        Versions of different runs are different policies.
+        `policy_version` is the number of the update that played the group; each run has updates of its own.
         """
 
     async def task_values(self, env: str) -> tuple[TaskValue, ...]:

@@ -47,9 +47,10 @@ class TaskRow(Frozen):
     origin: Origin
     parent: str | None
     attempts: int
-    """Attempts of all policies of all runs."""
+    """Attempts in all updates of all runs."""
     version: int | None = None
-    """Version of the policy that tried the task last; `tried`, `success` and `value` are of this policy."""
+    """Number of the update that played the task last; `tried`, `success` and `value` are of this update. With
+    `staleness`, the policy that played is that many updates older."""
     tried: int = 0
     success: Rate | None = None
     """Mean outcome reward with the interval of a proportion; None if never tried, or if it is not between 0 and 1."""

@@ -417,7 +417,7 @@ class MemoryBuffer:
         if task_id not in environment.tasks:
             raise UnknownName("task", task_id, list(environment.tasks)[:20], f"{len(environment.tasks)} in all")
         outcomes, policy = environment.outcomes[task_id], (run, policy_version)
-        outcomes[policy] = [*outcomes.pop(policy, []), *rewards_G]  # the policy that tried the task last comes last
+        outcomes[policy] = [*outcomes.pop(policy, []), *rewards_G]  # the update that played the task last comes last
 
     async def task_values(self, env: str) -> tuple[TaskValue, ...]:
         """Statistics of every task that was attempted, in the order of the tasks."""
