@@ -66,6 +66,8 @@ def test_all_settings_have_different_names_which_contain_their_tables() -> None:
         (["--mask-refused", "true"], "grpo has no mask_refused: leave them out"),
         (["--algorithm", "ppo", "--batch", "64"], "ppo has no batch: leave them out"),
         (["--ppo.epochs", "3"], "settings of ppo need algorithm = ppo"),
+        (["--algorithm", "sft", "--ppo.epochs", "3"], "settings of ppo need algorithm = ppo"),
+        (["--algorithm", "dpo", "--ppo.mini-batches", "4"], "settings of ppo need algorithm = ppo"),
         (["--real-steps", "9"], "real_steps needs then = real or against = real"),
         (["--then-rate", "0.5"], "then_rate: it was removed: the following stage begins with 0.3 of the learning rate"),
         (["--episode_limit_s=9"], "episode_limit_s: it was removed: an agent has an hour"),

@@ -103,7 +103,7 @@ class TrainConfig(Settings):
             raise ValueError("mask_refused is for sft without an agent: leave it out, or agent")
         if self.algorithm == "sft" and self.batch % self.accumulate:
             raise ValueError(f"a batch of {self.batch} does not split into {self.accumulate} equal passes")
-        if self.algorithm == "grpo" and self.ppo != PPOSettings():
+        if self.algorithm != "ppo" and self.ppo != PPOSettings():
             raise ValueError("settings of ppo need algorithm = ppo: set it, or leave them out")
         if self.real_steps is not None and self.then is None and self.against is Against.DREAM:
             raise ValueError("real_steps needs then = real or against = real: a dream takes no real steps")
