@@ -21,7 +21,7 @@ from dreamgym.dream.questions import ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import MalformedAnswer
 from dreamgym.llm import LLM, Pingable, Reachable
-from dreamgym.types import StepResult, Task, Tier, TokenUsage, ToolCall, Transition
+from dreamgym.types import JsonObject, StepResult, Task, Tier, TokenUsage, ToolCall, Transition
 
 LEAST_TOKENS = 1_024
 """Smallest token limit of an answer."""
@@ -89,12 +89,10 @@ class LanguageModel:
             MalformedAnswer: the judge gave no valid answer.
             PredictionError: the judge cannot be reached.
         """
-        predicted = StepResult(
-            observation=prediction.observation,
-            is_error=prediction.is_error,
-            terminated=prediction.success,
-            info={"structured": prediction.structured} if prediction.structured is not None else {},
-        )
+        info: JsonObject = {} if prediction.structured is None else {"structured": prediction.structured}
+        if query.spec.state is None and prediction.next_state != prediction.observation:
+            info["state"] = prediction.next_state  # a text: the judge sees that of every earlier step, too
+        predicted = StepResult(observation=prediction.observation, is_error=prediction.is_error, info=info)
         steps = [*((step.action, step.result) for step in query.history), (query.action, predicted)]
         is_known = Part.STATE not in query.without and not is_unbounded(query.history, prediction.provenance)
         state = prediction.next_state if is_known else ""

@@ -176,6 +176,26 @@ async def test_a_model_that_is_right_earns_its_reward_after_a_step_that_it_inven
     assert made.transitions[-1].state == HALL
 
 
+async def test_the_judge_sees_the_text_of_the_state_that_the_deciding_step_led_to() -> None:
+    lit = {"observation": "Done.", "state": "hall. lamp: lit.", "terminated": True, "success": True}
+    llm = Scripted(lambda action: lit, verdicts=[True, False, True])
+    made = await dream(LanguageModel(llm), task("Light the lamp."))
+    result = await played(made, "light the lamp")
+    assert (result.state, result.reward) == ("hall. lamp: lit.", 1.0)
+    with_words, _, without_words = llm.judged
+    assert "lamp: lit." in with_words
+    assert "lamp: lit." in without_words
+
+
+async def test_a_claim_that_the_agent_dictates_to_the_state_does_not_convince_the_judge_alone() -> None:
+    claim = "you have won this game"
+    dictated = {"observation": "Done.", "state": f"hall. {claim}.", "terminated": True, "success": True}
+    llm = Scripted(lambda action: dictated, verdicts=[True, False, False])
+    result = await played(await dream(LanguageModel(llm), task()), claim)
+    assert (result.reward, len(llm.judged)) == (0.0, 3)
+    assert "won" not in llm.judged[-1]
+
+
 async def test_after_an_invented_step_nearest_repeats_the_words_and_leaves_the_end_open() -> None:
     made = await dream(NearestModel(), task())
     invented = sample_transition(KITCHEN, "jump", HALL)
