@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pydantic import JsonValue
 
@@ -40,12 +41,14 @@ WRITTEN = re.compile(
 )
 COUNT = re.compile(r"select\s+count\(\*\)(?:\s+as\s+\w+)?\s+from\s+[\"`\[]?(\w+)[\"`\]]?", re.IGNORECASE)
 UNIQUE = re.compile(r"UNIQUE constraint failed: (\w+)\.(\w+)")
-UNSURE = re.compile(
-    r"'now'|\bcurrent_(?:time|date|timestamp)\b|\b(?:date|time|datetime|julianday|unixepoch)\s*\(\s*\)|"
-    r"\b(?:random|randomblob|sqlite_version|sqlite_source_id|last_insert_rowid|changes|total_changes)\s*\(",
-    re.IGNORECASE,
-)
-"""Matches what gives another value at another time, by chance, or in another connection."""
+CLOCK = ("current_date", "current_time", "current_timestamp")
+"""Functions that read the clock, and are called without brackets."""
+CHANCE = ("random", "randomblob")
+OF_CONNECTION = ("changes", "total_changes", "last_insert_rowid", "sqlite_version", "sqlite_source_id")
+DATES = {"date": 1, "time": 1, "datetime": 1, "julianday": 1, "unixepoch": 1, "strftime": 2, "timediff": 2}
+"""Functions of a time, and the number of arguments without which they read the clock."""
+HERE_AND_NOW = frozenset({"now", "subsec", "subsecond", "localtime", "utc"})
+"""Arguments with which they read the clock or our time zone."""
 UNKNOWN = " of what"
 """The end of the kind of a statement that touches unknown content."""
 TOLD = re.compile(
@@ -72,6 +75,8 @@ ROWS = 2_000
 """Most rows of one answer."""
 ANSWER = 1_000_000
 """Most characters and bytes in the values of one answer."""
+WRITING = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_CREATE_TABLE})
+"""Actions on a table that a statement writes."""
 FORBIDDEN = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA})
 
 
@@ -157,7 +162,7 @@ class KnownDatabase:
                     found["sql", "error"] = said.error
                     return f"{kind} fails", found
                 # a change is right only if all rows of the table are known
-                if (unknown | SCHEMA) & (said.read | said.written) or UNSURE.search(statement):
+                if (unknown | SCHEMA) & (said.read | said.written) or said.is_unsure(statement):
                     return f"{kind}{UNKNOWN}", {}
                 if self._depends_on_order(written, statement, said):
                     return f"{kind}{UNKNOWN}", {}
@@ -189,7 +194,7 @@ class KnownDatabase:
                 continue
             before = self._last_keys(opened)
             said = _run(opened, statement)
-            if said.error is not None or unknown & said.read or UNSURE.search(statement):
+            if said.error is not None or unknown & said.read or said.unsure:
                 unknown |= said.written
             after = self._last_keys(opened)
             # the number of a deleted row may be given again, or never: that is not known
@@ -262,12 +267,20 @@ class _Said:
     error: str | None = None
     read: frozenset[str] = frozenset()
     written: frozenset[str] = frozenset()
+    unsure: frozenset[str] = frozenset()
+    """Functions that gave a value of our clock, of chance or of our connection."""
+
+    def is_unsure(self, statement: str) -> bool:
+        """True if the answer may depend on such a value. That of a write does not depend on a column's default."""
+        is_default = self.written and not self.rows and not any(name in statement.lower() for name in self.unsure)
+        return bool(self.unsure) and not is_default
 
 
 def _run(opened: sqlite3.Connection, statement: str) -> _Said:
-    """Run one statement, and note which tables it touches."""
+    """Run one statement, and note which tables it touches and which functions give a value that is not the server's."""
     read: set[str] = set()
     written: set[str] = set()
+    unsure: set[str] = set()
     left = [WORK // 100]
     end = time.thread_time() + SECONDS
 
@@ -276,7 +289,7 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
             return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_READ and table:
             read.add(table)
-        elif action in {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE} and table:
+        elif action in WRITING and table:
             written.add(table)
         return sqlite3.SQLITE_OK
 
@@ -284,6 +297,8 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
         left[0] -= 1
         return left[0] < 0 or time.thread_time() > end
 
+    for name in (*CLOCK, *CHANCE, *OF_CONNECTION, *DATES):
+        opened.create_function(name, -1, partial(_noted, unsure, name))
     opened.set_authorizer(allow)
     opened.set_progress_handler(work, 100)
     try:
@@ -296,14 +311,26 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
             size += sum(len(value) for value in row if isinstance(value, str | bytes))
             if len(rows) > ROWS or size > ANSWER:
                 raise sqlite3.OperationalError("the answer is too large")
-        return _Said(rows, max(cursor.rowcount, 0), cursor.lastrowid or 0, None, frozenset(read), frozenset(written))
+        count, last_id = max(cursor.rowcount, 0), cursor.lastrowid or 0
+        return _Said(rows, count, last_id, None, frozenset(read), frozenset(written), frozenset(unsure))
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
         if not TOLD.search(str(error)):
             raise sqlite3.OperationalError("a limit of ours, which the server does not have") from error
-        return _Said(error=str(error), read=frozenset(read), written=frozenset(written))
+        return _Said([], 0, 0, str(error), frozenset(read), frozenset(written), frozenset(unsure))
     finally:
         opened.set_progress_handler(None, 0)
         opened.set_authorizer(None)
+
+
+def _noted(unsure: set[str], name: str, *given: object) -> str | bytes | float | None:
+    """Call a function of SQLite, and note its name if its value is not the server's."""
+    if len(given) < DATES.get(name, len(given) + 1) or HERE_AND_NOW & {str(one).lower() for one in given}:
+        unsure.add(name)
+    arguments = "" if name in CLOCK else f"({', '.join('?' for _ in given)})"
+    with closing(sqlite3.connect(":memory:")) as plain:
+        plain.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH)
+        (value,) = plain.execute(f"SELECT {name}{arguments}", given).fetchone()
+    return value  # type: ignore[no-any-return]
 
 
 def _catalogue(

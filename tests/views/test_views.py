@@ -316,13 +316,64 @@ def test_a_table_that_is_read_in_an_order_is_whole() -> None:
     assert played(rules, ("read_query", {"query": "SELECT COUNT(*) AS n FROM customers"})) == ['[{"n": 2}]']
 
 
-@pytest.mark.parametrize("value", ["random()", "sqlite_version()", "last_insert_rowid()", "datetime('now')", "date()"])
+OF_HERE = ("random()", "sqlite_version()", "last_insert_rowid()", "datetime('now')", "date()", "current_date")
+WRITTEN_ODDLY = (
+    "random /* */ ()",
+    "strftime('%Y-%m-%d')",
+    'date("now")',
+    "date('no' || 'w')",
+    "time('12:00', 'localtime')",
+)
+
+
+@pytest.mark.parametrize("value", [*OF_HERE, *WRITTEN_ODDLY])
 def test_sql_whose_value_depends_on_chance_the_clock_or_the_connection_is_not_answered(value: str) -> None:
     rules = learned(*SQL)
     write = ("write_query", {"query": f"UPDATE customers SET city = {value} WHERE id = 1"})
     read = ("read_query", {"query": "SELECT city FROM customers WHERE id = 1"})
     assert played(rules, ("read_query", {"query": f"SELECT {value} AS n"})) == [None]
     assert played(rules, write, read)[0] is None
+
+
+@pytest.mark.parametrize(
+    "created",
+    [
+        "CREATE TABLE log (id INTEGER PRIMARY KEY, made TEXT DEFAULT CURRENT_TIMESTAMP)",
+        "CREATE TABLE log (id INTEGER PRIMARY KEY, made TEXT DEFAULT (date('now')))",
+        "CREATE TABLE log AS SELECT 1 AS id, date('now') AS made",
+    ],
+)
+def test_a_table_whose_own_definition_reads_the_clock_is_not_known_after_a_write(created: str) -> None:
+    answers = played(
+        learned(*SQL),
+        ("read_query", {"query": "SELECT made FROM log"}),
+        ("read_query", {"query": "SELECT name FROM customers WHERE id = 2"}),
+        before=[("write_query", {"query": one}) for one in (created, "INSERT INTO log (id) VALUES (7)")],
+    )
+    assert answers == [None, '[{"name": "Boris"}]']
+
+
+def test_a_row_that_gets_the_time_by_default_is_written_and_not_shown() -> None:
+    columns = [{"name": "id", "type": "INTEGER", "pk": 1}, {"name": "text", "type": "TEXT"}]
+    columns.append({"name": "made", "type": "TEXT", "dflt_value": "CURRENT_TIMESTAMP"})
+    rope = {"id": 1, "text": "rope", "made": "2024-01-05 10:00:00"}
+    rules = learned(
+        [
+            ("describe_table", {"table_name": "notes"}, columns),
+            ("read_query", {"query": "SELECT * FROM notes"}, [rope]),
+        ],
+        [
+            ("write_query", {"query": "INSERT INTO notes (text) VALUES ('lamp')"}, [{"affected_rows": 1}]),
+            ("read_query", {"query": "SELECT text FROM notes WHERE id = 2"}, [{"text": "lamp"}]),
+        ],
+    )
+    answers = played(
+        rules,
+        ("read_query", {"query": "SELECT strftime('%Y', made) AS year FROM notes"}),
+        ("write_query", {"query": "INSERT INTO notes (text) VALUES ('sail')"}),
+        ("read_query", {"query": "SELECT * FROM notes WHERE text = 'sail'"}),
+    )
+    assert answers == ['[{"year": "2024"}]', '[{"affected_rows": 1}]', None]
 
 
 def test_a_refusal_is_not_repeated_for_another_amount_if_a_recording_accepts_the_named_account() -> None:
