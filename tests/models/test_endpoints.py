@@ -193,6 +193,27 @@ async def test_thoughts_that_fill_the_context_end_as_cut_off_after_a_few_questio
     assert endpoint.asked[-1]["reasoning_effort"] == "low"
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "prompt is too long: 215023 tokens > 200000 maximum",
+        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+        "Context length exceeded",
+    ],
+)
+async def test_a_prompt_that_is_too_long_takes_no_room_for_thoughts_from_later_questions(reason: str) -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        return refused(400, reason) if "Long." in str(body) else None
+
+    endpoint = FakeEndpoint(thinks=lambda number: 5_000, before=before)
+    async with model_at(endpoint) as model:
+        await model.complete(ASKED, schema=SCHEMA)
+        with pytest.raises(EnvironmentUnavailable, match="failed"):
+            await model.complete([Message(role="user", content="Long.")], schema=SCHEMA)
+        assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"ok": true}'
+    assert room_of(endpoint.asked[-1]) == 512 + 8_192
+
+
 @pytest.mark.parametrize("busy", [0, 2, 3, 5])
 async def test_a_question_that_breaks_the_server_ends_after_three_tries_however_busy_the_server_was(busy: int) -> None:
     def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:

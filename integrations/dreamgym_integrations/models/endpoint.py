@@ -283,7 +283,7 @@ class Endpoint:
         """
         taken = await self.found(name, send) if schema is not None else self.capabilities or self._first
         asked_anew, used, form = 0, TokenUsage(), json.dumps(schema)
-        most_thinking = MOST_THINKING_TOKENS
+        most_thinking, is_about_prompt = MOST_THINKING_TOKENS, False
         while True:
             thinking, effort = min(self._thinking_tokens, most_thinking), self._effort
             known = replace(taken, dialect=Dialect.PROMPT) if form in self._refused_schemas else taken
@@ -297,9 +297,7 @@ class Endpoint:
                     self._effort, self._takes_effort = None, False
                 elif _is_too_long(refusal) and thinking >= 2 * LEAST_THINKING_TOKENS:
                     most_thinking = thinking // 2
-                    if "context" not in str(refusal):  # otherwise it is about this prompt only
-                        self._most_thinking_tokens = min(self._most_thinking_tokens, most_thinking)
-                        self._thinking_tokens = min(self._thinking_tokens, most_thinking)
+                    is_about_prompt |= "context" in str(refusal).lower()
                 else:
                     outages = self._outages
                     before, taken = taken, await self.found(name, send, instead_of=taken)
@@ -313,6 +311,9 @@ class Endpoint:
                         asked_anew += 1
                 continue
             own = reply.completion
+            if not is_about_prompt:  # only now is it certain: a prompt that is too long is refused with any room
+                self._most_thinking_tokens = min(self._most_thinking_tokens, most_thinking)
+                self._thinking_tokens = min(self._thinking_tokens, most_thinking)
             used = TokenUsage.total([used, own])
             if not (own.finish_reason == "length" and self._makes_room(reply, thinking, most_thinking, max_tokens)):
                 text = own.text if schema is None else bare(own.text)
