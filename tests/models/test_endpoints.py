@@ -179,6 +179,34 @@ async def test_an_endpoint_without_thoughts_short_enough_ends_as_cut_off() -> No
         assert (await model.complete(ASKED, schema=SCHEMA)).finish_reason == "length"
 
 
+@pytest.mark.parametrize("reason", ["Unsupported: reasoningEffort", "bad request"])
+async def test_a_refused_effort_that_is_not_named_so_is_not_sent_again(reason: str) -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        endpoint.thinks = lambda number: 90_000 if "Hard." in str(body) else 300
+        return refused(400, reason) if "reasoning_effort" in body else None
+
+    endpoint = FakeEndpoint(before=before)
+    async with model_at(endpoint) as model:
+        hard = await model.complete([Message(role="user", content="Hard.")], schema=SCHEMA)
+        assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"ok": true}'
+    assert hard.finish_reason == "length"
+    assert sum("reasoning_effort" in body for body in endpoint.asked) == 1
+
+
+async def test_a_prompt_that_is_refused_with_any_effort_leaves_later_questions_their_short_thoughts() -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        endpoint.thinks = lambda number: 50 if "reasoning_effort" in body else 90_000
+        return refused(400, "bad request") if "Long." in str(body) else None
+
+    endpoint = FakeEndpoint(before=before)
+    async with model_at(endpoint) as model:
+        await model.complete(ASKED, schema=SCHEMA)
+        with pytest.raises(EnvironmentUnavailable, match="bad request"):
+            await model.complete([Message(role="user", content="Long.")], schema=SCHEMA)
+        assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"ok": true}'
+    assert endpoint.asked[-1]["reasoning_effort"] == "low"
+
+
 async def test_thoughts_that_fill_the_context_end_as_cut_off_after_a_few_questions() -> None:
     def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
         if room_of(body) > 5_000:

@@ -283,9 +283,9 @@ class Endpoint:
         """
         taken = await self.found(name, send) if schema is not None else self.capabilities or self._first
         asked_anew, used, form = 0, TokenUsage(), json.dumps(schema)
-        most_thinking, is_about_prompt = MOST_THINKING_TOKENS, False
+        most_thinking, is_about_prompt, takes_effort = MOST_THINKING_TOKENS, False, True
         while True:
-            thinking, effort = min(self._thinking_tokens, most_thinking), self._effort
+            thinking, effort = min(self._thinking_tokens, most_thinking), self._effort if takes_effort else None
             known = replace(taken, dialect=Dialect.PROMPT) if form in self._refused_schemas else taken
             request = known.request(messages, schema, max_tokens + thinking, temperature=temperature, seed=seed % 2**31)
             if effort is not None:
@@ -294,7 +294,7 @@ class Endpoint:
                 reply = await self._answer(name, send, request)
             except Refused as refusal:
                 if effort is not None and _names(refusal, "reasoning_effort"):
-                    self._effort, self._takes_effort = None, False
+                    takes_effort = False
                 elif _is_too_long(refusal) and thinking >= 2 * LEAST_THINKING_TOKENS:
                     most_thinking = thinking // 2
                     is_about_prompt |= "context" in str(refusal).lower()
@@ -303,7 +303,9 @@ class Endpoint:
                     before, taken = taken, await self.found(name, send, instead_of=taken)
                     is_same = taken == before and self._outages == outages  # an outage was not this question's fault
                     is_schema = schema is not None and known.dialect is not Dialect.PROMPT
-                    if is_same and is_schema and _is_about_schema(refusal):
+                    if is_same and effort is not None:  # the only parameter that no probe has sent
+                        takes_effort = False
+                    elif is_same and is_schema and _is_about_schema(refusal):
                         self._refused_schemas.add(form)
                     elif is_same or asked_anew == ASKED_ANEW:
                         raise _failed(name, refusal) from None
@@ -311,13 +313,21 @@ class Endpoint:
                         asked_anew += 1
                 continue
             own = reply.completion
-            if not is_about_prompt:  # only now is it certain: a prompt that is too long is refused with any room
-                self._most_thinking_tokens = min(self._most_thinking_tokens, most_thinking)
-                self._thinking_tokens = min(self._thinking_tokens, most_thinking)
+            self._keep(MOST_THINKING_TOKENS if is_about_prompt else most_thinking, takes_effort=takes_effort)
             used = TokenUsage.total([used, own])
             if not (own.finish_reason == "length" and self._makes_room(reply, thinking, most_thinking, max_tokens)):
                 text = own.text if schema is None else bare(own.text)
                 return own.model_copy(update={"text": text, **used.model_dump()})
+
+    def _keep(self, most_thinking: int, *, takes_effort: bool) -> None:
+        """Keep what refusals of a question say of the endpoint. Call this only once the question has been answered.
+
+        Else the reason may have been the question itself, such as a prompt that is too long with any room for thoughts.
+        """
+        self._most_thinking_tokens = min(self._most_thinking_tokens, most_thinking)
+        self._thinking_tokens = min(self._thinking_tokens, most_thinking)
+        if not takes_effort:
+            self._effort, self._takes_effort = None, False
 
     async def found(self, name: str, send: Send, *, instead_of: Capabilities | None = None) -> Capabilities:
         """The parameters that the endpoint accepts. The first call probes it with a question that any model can answer.
