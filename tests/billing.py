@@ -49,7 +49,12 @@ class Account:
 
 @asynccontextmanager
 async def billing(
-    answer: Answer, *, thinking: int = THINKING, tells: bool = True, waits: asyncio.Event | None = None
+    answer: Answer,
+    *,
+    thinking: int = THINKING,
+    tells: bool = True,
+    limited: bool = True,
+    waits: asyncio.Event | None = None,
 ) -> AsyncIterator[tuple[str, Account]]:
     """Serve a model that bills; yield its base URL and its account.
 
@@ -57,12 +62,17 @@ async def billing(
         answer: returns the text of an answer.
         thinking: number of thinking tokens of each answer.
         tells: True if an answer contains its usage. It is billed in any case.
+        limited: False if it refuses every limit of the tokens of an answer.
         waits: an event for which each answer waits.
     """
     account = Account()
 
     async def complete(request: Request) -> Response:
         body: dict[str, Any] = await request.json()
+        if not limited and (name := next((name for name in body if name.endswith("_tokens")), None)):
+            return JSONResponse(
+                {"error": {"message": f"Unsupported parameter: {name}", "param": name}}, status_code=400
+            )
         account.running += 1
         if waits is not None:
             await waits.wait()

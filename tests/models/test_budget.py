@@ -273,6 +273,16 @@ async def test_thoughts_count_and_their_room_is_reserved_before_a_question_is_as
     assert "the next call may cost" in answers[-1]
 
 
+async def test_an_endpoint_that_takes_no_limit_does_not_think_past_the_budget() -> None:
+    with open_ledger("200k tokens") as ledger:
+        async with billing(ok, thinking=20_000, limited=False) as (url, account), loaded(url) as llm:
+            answers = await asyncio.gather(*(asked(llm, number) for number in range(16)))
+        told = ledger.spent
+    assert answers.count("yes") >= 2
+    assert account.tokens == told.prompt_tokens + told.completion_tokens
+    assert account.tokens <= 200_000
+
+
 async def test_calls_run_at_once_if_the_budget_has_room_for_all() -> None:
     gate = asyncio.Event()
     gate.set()

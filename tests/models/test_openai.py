@@ -138,6 +138,13 @@ async def test_thoughts_that_only_the_total_counts_are_tokens_of_the_answer(coun
     assert (completion.prompt_tokens, completion.completion_tokens, completion.thinking_tokens) == (5, 403, 400)
 
 
+async def test_thoughts_that_are_counted_beside_the_answer_are_tokens_of_the_answer_too() -> None:
+    usage = {**USAGE, "completion_tokens_details": {"reasoning_tokens": 940}}
+    async with server(lambda _: said("Gone.", usage=usage)) as (url, _), model_at(url) as model:
+        completion = await model.complete(ASKED)
+    assert (completion.prompt_tokens, completion.completion_tokens, completion.thinking_tokens) == (5, 943, 940)
+
+
 @pytest.mark.parametrize(
     "usage",
     [

@@ -36,14 +36,14 @@ ASKED_ANEW = 2
 CHARACTERS_PER_TOKEN = 4
 KEY_CHARACTERS = 8
 """A key with fewer characters is likely a stand-in, and may occur in words by chance."""
-UNLIMITED_TOKENS = 4_096
-"""Assumed maximum of tokens in an answer without a limit."""
 PROBE_TOKENS = 1_024
 THINKING_TOKENS = 8_192
 """Initial room for a model's thoughts. It is doubled when thoughts fill it, and halved when the endpoint refuses it."""
 BROKEN_OFF = frozenset({"error", "abort", "insufficient_system_resource"})
 """Values of `finish_reason` if a server failed in mid-answer: OpenRouter's, vLLM's and SGLang's, DeepSeek's."""
 LEAST_THINKING_TOKENS, MOST_THINKING_TOKENS = 512, 65_536
+UNLIMITED_TOKENS = MOST_THINKING_TOKENS
+"""Assumed maximum of tokens in an answer without a limit, most of which may be thoughts."""
 THOUGHTS = re.compile(r"\A\s*(?![{`\s])(.*?)</think>", flags=re.DOTALL)
 """Thoughts before an answer. If the chat template opens them, as DeepSeek's does, the text has only their end."""
 

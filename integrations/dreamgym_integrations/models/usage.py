@@ -23,9 +23,12 @@ def usage_of(reported: object) -> TokenUsage:
     prompt, completion = count("prompt_tokens"), count("completion_tokens")
     if prompt:  # Gemini and Grok count thoughts, which they bill, only in the total
         completion = max(completion, count("total_tokens") - prompt)
+    thinking = count("completion_tokens_details", "reasoning_tokens")
+    if thinking > completion:  # they were counted beside the answer
+        completion += thinking
     return TokenUsage(
         prompt_tokens=prompt,
         cached_tokens=min(prompt, count("prompt_tokens_details", "cached_tokens")),
         completion_tokens=completion,
-        thinking_tokens=min(completion, count("completion_tokens_details", "reasoning_tokens")),
+        thinking_tokens=thinking,
     )
