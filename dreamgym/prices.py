@@ -77,17 +77,19 @@ def price_of(model: str) -> Price | None:
     """
     given = read_prices(os.environ.get(PRICE_VARIABLE, ""))
     name = model.removeprefix("litellm:")
+    if is_in_process(model):
+        return FREE
     if (known := given.get(model, given.get(""))) is not None:
         return known
     provider, slash, own = name.partition("/")
-    if is_in_process(model) or (provider in OWN_SERVERS and slash):
+    if provider in OWN_SERVERS and slash:
         return FREE
     if not slash:
         provider, own = "openai", name
-    address = "OPENAI_BASE_URL" if provider == "openai" else f"{provider.upper()}_API_BASE"
-    addresses = [address] if provider in OPENAI_PROVIDERS else []
-    if model.startswith("litellm:") and provider not in OF_ONES_OWN:
-        addresses.append(f"{provider.upper()}_API_BASE")
+    if model.startswith("litellm:") or provider not in OPENAI_PROVIDERS:
+        addresses = [] if provider in OF_ONES_OWN else [f"{provider.upper()}_{end}" for end in ("API_BASE", "BASE_URL")]
+    else:
+        addresses = ["OPENAI_BASE_URL" if provider == "openai" else f"{provider.upper()}_API_BASE"]
     if any(map(os.environ.get, addresses)):
         return None  # the endpoint of another provider, with its own prices
     table = _table()

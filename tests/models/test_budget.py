@@ -126,6 +126,14 @@ def test_a_price_is_given_for_one_model_or_for_all(monkeypatch: pytest.MonkeyPat
     assert price_of("openai/x") == Price(prompt=3, completion=4, cached=3)
 
 
+@pytest.mark.parametrize("model", ["local", "local:1.5b", "nearest", ""])
+def test_a_model_in_this_process_costs_nothing_whatever_the_price_for_all_is(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PRICE_VARIABLE, "2,8")
+    assert price_of(model) == FREE
+
+
 def test_a_server_of_ones_own_costs_nothing_and_a_url_has_no_known_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PRICE_VARIABLE)
     assert price_of("hosted_vllm/Qwen/Qwen3-8B") == FREE
@@ -220,7 +228,11 @@ def test_a_budget_counts_the_listed_price_of_a_long_prompt(monkeypatch: pytest.M
         ("gpt-4.1", "OPENAI_BASE_URL"),
         ("openrouter/openai/gpt-4.1", "OPENROUTER_API_BASE"),
         ("litellm:openai/gpt-4.1", "OPENAI_API_BASE"),
+        ("litellm:openai/gpt-4.1", "OPENAI_BASE_URL"),
         ("litellm:anthropic/claude-sonnet-4-20250514", "ANTHROPIC_API_BASE"),
+        ("anthropic/claude-sonnet-4-20250514", "ANTHROPIC_API_BASE"),
+        ("anthropic/claude-sonnet-4-20250514", "ANTHROPIC_BASE_URL"),
+        ("deepseek/deepseek-chat", "DEEPSEEK_API_BASE"),
     ],
 )
 def test_a_listed_price_does_not_count_at_another_address(
