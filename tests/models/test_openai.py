@@ -371,6 +371,21 @@ async def test_an_endpoint_that_answers_html_is_an_error_that_shows_its_begin_an
     assert f"(content type: {kind}; charset=utf-8): check that the address is that of the API" in said
 
 
+@pytest.mark.parametrize("said", ['{"data": 5}', '{"data": true}', "[" * 100_000, "5", "null"])
+async def test_a_list_of_models_that_is_json_of_another_kind_is_an_error_that_shows_its_begin(said: str) -> None:
+    async def listed(_: web.Request) -> web.Response:
+        return web.Response(text=said, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get("/v1/models", listed)
+    async with running(app) as url, model_at(f"{url}/v1", model=None) as model:
+        with pytest.raises(EnvironmentUnavailable) as caught:
+            await model.complete(ASKED)
+        with pytest.raises(EnvironmentUnavailable, match="expected a list of models"):
+            await model.ping()
+    assert str(caught.value).endswith(f"failed: expected a list of models, got {said[:200]!r}")
+
+
 @pytest.mark.parametrize(
     ("key", "said", "shown"),
     [

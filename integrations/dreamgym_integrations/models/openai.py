@@ -295,11 +295,16 @@ class OpenAIModel:
         """The models that the endpoint lists. Raises EnvironmentUnavailable, and the errors of the openai client."""
         raw = await client.models.with_raw_response.list()
         try:
-            page = raw.parse()
-        except (AttributeError, ValueError):  # the client takes a text that is not JSON for a list of models
+            # some servers list names, or objects without id
+            found = [getattr(model, "id", None) async for model in raw.parse()]
+        except (
+            AttributeError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):  # the client takes any text for a list of models
             reason = self._unreadable("a list of models", raw.text, raw.headers)
             raise EnvironmentUnavailable(f"{self.name} {reason}") from None
-        found = [getattr(model, "id", None) async for model in page]  # some servers list names, or objects without id
         return [name for name in found if isinstance(name, str)]
 
     def _completion(self, found: ChatCompletion) -> Completion:
