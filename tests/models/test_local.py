@@ -1,10 +1,14 @@
-"""The real local model, if its engine and weights are installed: its answer is valid, and the same each time."""
+"""Local models: how answers end, with a fake engine; and the real model, if its engine and weights are installed."""
 
 import asyncio
+import ctypes
 import json
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from dreamgym_integrations.models.local import LocalModel, load
@@ -13,8 +17,79 @@ from dreamgym_integrations.models.weights import find, path_of
 from dreamgym.dream.answer_form import SCHEMA, StepAnswer
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownName
 from dreamgym.llm import Message
+from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
+
+SAYS: JsonObject = {"type": "object", "properties": {"said": {"type": "string"}}, "required": ["said"]}
+END = 256
+"""The token that ends a turn; the others are bytes."""
+
+
+class FakeEngine:
+    """The engine of a model that knows no mark of turns, so that each mark is a token per byte."""
+
+    def __init__(self, says: list[int]) -> None:
+        self._left = list(says)
+        self.input_ids: list[int] = []
+        self.n_tokens = 0
+        self._ctx = self
+
+    def token_eos(self) -> int:
+        return END
+
+    def tokenize(self, text: bytes, **_: bool) -> list[int]:
+        return list(text)
+
+    def detokenize(self, tokens: list[int]) -> bytes:
+        return bytes(token for token in tokens if token != END)
+
+    def eval(self, tokens: list[int]) -> None:
+        self.n_tokens += len(tokens)
+
+    def set_seed(self, seed: int) -> None: ...
+
+    def n_ctx(self) -> int:
+        return 10_000
+
+    def n_vocab(self) -> int:
+        return END + 1
+
+    def get_logits(self) -> object:
+        return (ctypes.c_float * self.n_vocab())()
+
+    def sample(self, **_: float) -> int:
+        return self._left.pop(0) if self._left else END
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+async def saying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Callable[[bytes], LocalModel]]:
+    """Makes a model that writes a text and then ends its turn."""
+    engine, made = ModuleType("llama_cpp"), []
+    engine.__spec__ = ModuleSpec("llama_cpp", None)
+    monkeypatch.setitem(sys.modules, "llama_cpp", engine)
+    (tmp_path / "x.gguf").touch()
+
+    def model(says: bytes) -> LocalModel:
+        engine.Llama = lambda *_, **__: FakeEngine(list(says))  # type: ignore[attr-defined]
+        made.append(load(str(tmp_path / "x.gguf")))
+        return made[-1]
+
+    yield model
+    for one in made:
+        await one.close()
+
+
+async def test_parts_of_an_end_mark_that_a_model_does_not_know_do_not_end_its_answer(
+    saying: Callable[[bytes], LocalModel],
+) -> None:
+    text = "2 < 3 | im_end > end"
+    assert (await saying(text.encode()).complete([Message(role="user", content="Go.")])).text == text
+    lines = await saying(f" {text}\n".encode()).complete([Message(role="user", content="Go.")], schema=SAYS)
+    assert json.loads(lines.text) == {"said": text}
+
 
 ENGINE = pytest.mark.skipif(find_spec("llama_cpp") is None, reason="the engine is missing: pip install dreamgym[local]")
 WEIGHTS = pytest.mark.skipif(

@@ -155,7 +155,9 @@ class _LlamaWriter:
         self._left = max_tokens
         self._line = max(LINE_TOKENS, max_tokens // 2)
         self._temperature = temperature
-        self._ends = {llama.token_eos(), *llama.tokenize(b"<|im_end|>", add_bos=False, special=True)}
+        mark = llama.tokenize(b"<|im_end|>", add_bos=False, special=True)
+        # to a model with other marks it is a text of several tokens, which are in other texts, too
+        self._ends = {llama.token_eos(), *(mark if len(mark) == 1 else ())}
         self.written = 0
         self.log_probability = 0.0
         """Sum over the tokens that the model wrote; tokens that the program inserted do not count."""
