@@ -15,9 +15,14 @@ from dreamgym_integrations.models.local import LocalModel, load
 from dreamgym_integrations.models.weights import find, path_of
 
 from dreamgym.dream.answer_form import SCHEMA, StepAnswer
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownName
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.language_model import LanguageModel
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, PredictionError, UnknownName
 from dreamgym.llm import Message
-from dreamgym.types import JsonObject
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.types import JsonObject, Task, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -89,6 +94,18 @@ async def test_parts_of_an_end_mark_that_a_model_does_not_know_do_not_end_its_an
     assert (await saying(text.encode()).complete([Message(role="user", content="Go.")])).text == text
     lines = await saying(f" {text}\n".encode()).complete([Message(role="user", content="Go.")], schema=SAYS)
     assert json.loads(lines.text) == {"said": text}
+
+
+@pytest.mark.parametrize("says", ["", " I think.\n"], ids=["at once", "after a line"])
+async def test_a_step_fails_if_the_model_ends_its_turn_before_it_has_written_the_answer(
+    saying: Callable[[bytes], LocalModel], says: str
+) -> None:
+    spec = EnvironmentSpec(name="house", tools_list=({"tools": [{"name": "look", "inputSchema": {"type": "object"}}]},))
+    dream = DreamEnvironment(spec, LanguageModel(saying(says.encode())), MemoryBuffer(TrigramEncoder()))
+    await dream.reset(Task(id="t", env="house", instruction="Find the coin.", initial_state="kitchen."), seed=0)
+    with pytest.raises(PredictionError, match="no valid answer, not even when asked again"):
+        await dream.step(ToolCall(name="look", arguments={}))
+    assert dream.transitions == ()
 
 
 ENGINE = pytest.mark.skipif(find_spec("llama_cpp") is None, reason="the engine is missing: pip install dreamgym[local]")

@@ -104,7 +104,7 @@ class LocalModel:
             text = writer.rest()
         else:
             answer, probabilities = fill(schema, writer)
-            text = json.dumps(answer, ensure_ascii=False)
+            text = "" if writer.is_unfinished else json.dumps(answer, ensure_ascii=False)
         if writer.written:
             probabilities["tokens"] = math.exp(writer.log_probability / writer.written)
         return Completion(
@@ -162,6 +162,8 @@ class _LlamaWriter:
         self.log_probability = 0.0
         """Sum over the tokens that the model wrote; tokens that the program inserted do not count."""
         self.finish_reason: Literal["stop", "length"] = "stop"
+        self.is_unfinished = False
+        """True if the model ended its turn where a line was to be written."""
         read = llama.input_ids[: llama.n_tokens]
         shared = next((at for at, (a, b) in enumerate(zip(read, prompt, strict=False)) if a != b), None)
         # The last token is always read again: its logits are needed for the next one.
@@ -208,6 +210,7 @@ class _LlamaWriter:
             if stop is not None and stop in piece:
                 return (written + piece.partition(stop)[0]).decode(errors="replace")
             if token in self._ends:
+                self.is_unfinished |= stop is not None and not written
                 return written.decode(errors="replace")
             written += piece
             self.log_probability += self._log_probability(token)
