@@ -28,6 +28,8 @@ FORMULA = re.compile(r"=(?!.*\d[A-Z])[A-Z0-9+*() .-]{1,200}")
 """A formula that is computed. A letter behind a digit, as in 0X10, would be a number of Python."""
 MOST_CELLS = 10_000
 """Most cells of one range."""
+LARGEST = 2**53
+"""Largest number up to which a spreadsheet holds every whole number."""
 DEPTH = 16
 """Most formulas in a chain of references."""
 OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
@@ -131,10 +133,11 @@ class Sheet:
             raise UnknownCell(formula)
         try:
             value = self._number(ast.parse(formula[1:].strip(), mode="eval").body, depth, known)
-            is_finite = math.isfinite(value)
+            # some servers show a whole result of fractions as 6, others as 6.0
+            is_shown = math.isfinite(value) and not (isinstance(value, float) and value.is_integer())
         except (SyntaxError, RecursionError, MemoryError, OverflowError) as error:
             raise UnknownCell(formula) from error
-        if not is_finite:
+        if not is_shown or abs(value) > LARGEST:
             raise UnknownCell(formula)
         return value
 
