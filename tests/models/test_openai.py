@@ -226,12 +226,21 @@ async def test_thoughts_that_the_chat_template_opens_have_room_of_their_own() ->
     assert [body["max_tokens"] for body in bodies[1:]] == [500 + 8_192, 500 + 16_384, 900 + 16_384]
 
 
-async def test_a_schema_that_an_endpoint_refuses_is_told_in_words_and_other_schemas_are_sent_as_before() -> None:
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Invalid schema for response_format 'answer': 'oneOf' is not permitted.",
+        "Request contains an invalid argument.",
+    ],
+)
+async def test_a_schema_that_an_endpoint_refuses_is_told_in_words_and_other_schemas_are_sent_as_before(
+    reason: str,
+) -> None:
     other: JsonObject = {**SCHEMA, "properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "null"}]}}}
 
     def handler(body: Body) -> Response:
         if "oneOf" in str(body.get("response_format")):
-            return refused(400, "Invalid schema for response_format 'answer': 'oneOf' is not permitted.")
+            return refused(400, reason)
         return said('{"a": 1}')
 
     async with server(handler) as (url, bodies), model_at(url) as model:
@@ -251,6 +260,17 @@ async def test_a_prompt_that_is_refused_in_every_form_ends_with_its_reason() -> 
         with pytest.raises(EnvironmentUnavailable, match="the schema is too large for the context"):
             await model.complete(ASKED, schema=SCHEMA)
     assert len(bodies) <= 5
+
+
+async def test_a_prompt_that_is_refused_for_a_reason_that_is_not_told_leaves_the_schema_as_it_is() -> None:
+    def handler(body: Body) -> Response:
+        return refused(400, "Bad request.") if "Bad." in str(body["messages"]) else said('{"a": 1}')
+
+    async with server(handler) as (url, bodies), model_at(url) as model:
+        with pytest.raises(EnvironmentUnavailable, match=r"Bad request\."):
+            await model.complete([Message(role="user", content="Bad.")], schema=SCHEMA)
+        await model.complete(ASKED, schema=SCHEMA)
+    assert form_of(bodies[-1]) == "json_schema"
 
 
 async def test_an_answer_in_parts_is_their_text_without_the_thoughts() -> None:

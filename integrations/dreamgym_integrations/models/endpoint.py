@@ -76,6 +76,10 @@ class Refused(Exception):
         """The rejected parameter, if the endpoint reports it separately from its reason."""
 
 
+class Breaks(Refused):
+    """The request broke the endpoint each time it was sent."""
+
+
 class Busy(Exception):
     """The endpoint does not answer now.
 
@@ -283,10 +287,11 @@ class Endpoint:
         """
         taken = await self.found(name, send) if schema is not None else self.capabilities or self._first
         asked_anew, used, form = 0, TokenUsage(), json.dumps(schema)
-        most_thinking, is_about_prompt, takes_effort = MOST_THINKING_TOKENS, False, True
+        most_thinking, is_about_prompt = MOST_THINKING_TOKENS, False
+        takes_effort, takes_schema = True, form not in self._refused_schemas
         while True:
             thinking, effort = min(self._thinking_tokens, most_thinking), self._effort if takes_effort else None
-            known = replace(taken, dialect=Dialect.PROMPT) if form in self._refused_schemas else taken
+            known = taken if takes_schema else replace(taken, dialect=Dialect.PROMPT)
             request = known.request(messages, schema, max_tokens + thinking, temperature=temperature, seed=seed % 2**31)
             if effort is not None:
                 request["reasoning_effort"] = effort
@@ -305,14 +310,16 @@ class Endpoint:
                     is_schema = schema is not None and known.dialect is not Dialect.PROMPT
                     if is_same and effort is not None:  # the only parameter that no probe has sent
                         takes_effort = False
-                    elif is_same and is_schema and _is_about_schema(refusal):
-                        self._refused_schemas.add(form)
+                    elif is_same and is_schema and _may_be_about_schema(refusal):
+                        takes_schema = False
                     elif is_same or asked_anew == ASKED_ANEW:
                         raise _failed(name, refusal) from None
                     else:
                         asked_anew += 1
                 continue
             own = reply.completion
+            if not takes_schema:
+                self._refused_schemas.add(form)
             self._keep(MOST_THINKING_TOKENS if is_about_prompt else most_thinking, takes_effort=takes_effort)
             used = TokenUsage.total([used, own])
             if not (own.finish_reason == "length" and self._makes_room(reply, thinking, most_thinking, max_tokens)):
@@ -421,7 +428,7 @@ class Endpoint:
                     retries += 1
             except (Broken, Unreadable) as failure:
                 if retries == RETRIES and isinstance(failure, Broken) and not (is_simplest and has_answered):
-                    raise Refused(str(failure)) from None
+                    raise Breaks(str(failure)) from None
                 if retries == RETRIES and isinstance(failure, Broken):
                     reason = str(failure)
                     self._outages += 1
@@ -525,8 +532,13 @@ def _is_too_long(refusal: Refused) -> bool:
     return re.search(r"token|context", said, re.IGNORECASE) is not None
 
 
-def _is_about_schema(refusal: Refused) -> bool:
-    return _names(refusal, "response_format") or re.search(r"schema|grammar", str(refusal), re.IGNORECASE) is not None
+def _may_be_about_schema(refusal: Refused) -> bool:
+    """True if a refusal is about a schema, or has another reason than a length: some endpoints name none."""
+    said = str(refusal)
+    if _names(refusal, "response_format") or re.search(r"schema|grammar", said, re.IGNORECASE):
+        return True
+    is_length = re.search(r"token|context|length|too (?:long|large)", said, re.IGNORECASE) is not None
+    return not (is_length or isinstance(refusal, Breaks))
 
 
 def _failed(name: str, refusal: Refused) -> EnvironmentUnavailable:
