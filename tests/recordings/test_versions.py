@@ -146,6 +146,19 @@ def test_comparing_answers_takes_time_in_proportion_to_them() -> None:
     assert grows_linearly(compare, lambda size: json.dumps({"k" * size: {str(n): n for n in range(size // 8)}}))
 
 
+def test_answers_that_each_have_fields_of_their_own_take_time_in_proportion_to_them() -> None:
+    definitions: JsonObject = {"tools": [GET]}
+    lists = ToolLists((definitions,), {"r": (Listing((definitions,), True, 0.0),)})
+    asked = Exchange(run="r", session="s", method="tools/call", started_at=0.0, ended_at=0.0)
+
+    def compare(text: str) -> None:
+        answers = [json.dumps({f"{id}-{n}": n for n in range(100)}) for id in text.split()]
+        calls = {"r": [(ToolCall(name="get"), StepResult(observation=answer), asked) for answer in answers]}
+        assert outdated([Run("r")], calls, lists, print) == frozenset()
+
+    assert grows_linearly(compare, lambda size: " ".join(f"x{number}" for number in range(size // 64)))
+
+
 def test_clients_of_two_protocol_revisions_see_one_version_of_the_server(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     answers(Tape(folder, "older", at=10).hello(GET), {"name": "Ada"}, {"name": "Bo"})

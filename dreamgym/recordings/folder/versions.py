@@ -7,6 +7,7 @@ calls still fit; otherwise it is left out and reported, so that no dream mixes t
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -176,24 +177,25 @@ def _change(before: Sequence[Fields], since: Sequence[Fields], fewest: int) -> C
 
 def _changed_at(answers: Sequence[tuple[str, Fields]]) -> tuple[str, Change] | None:
     """The first run from which a tool's answers have new fields in place of old ones; None if there is none."""
-    runs, fields = [run for run, _ in answers], [found for _, found in answers]
-    all_before, any_before = _up_to_each(fields)
-    all_since, any_since = (sets[::-1] for sets in _up_to_each(fields[::-1]))
+    first: dict[Path, int] = {}
+    last: dict[Path, int] = {}
+    times: Counter[Path] = Counter()
+    for at, (_, fields) in enumerate(answers):
+        times.update(fields)
+        for path in fields:
+            first.setdefault(path, at)
+            last[path] = at
+    appeared: dict[int, set[Path]] = defaultdict(set)
+    vanished: dict[int, set[Path]] = defaultdict(set)
+    for path, count in times.items():
+        if count == len(answers) - first[path]:
+            appeared[first[path]].add(path)
+        if count == last[path] + 1:
+            vanished[count].add(path)
     for at in range(FEWEST_UNTOLD, len(answers) - FEWEST_UNTOLD + 1):
-        change = Change(all_since[at] - any_before[at - 1], all_before[at - 1] - any_since[at])
-        if change.appeared and change.vanished and runs[at] != runs[at - 1]:
-            return runs[at], change
+        if at in appeared and at in vanished and answers[at][0] != answers[at - 1][0]:
+            return answers[at][0], Change(frozenset(appeared[at]), frozenset(vanished[at]))
     return None
-
-
-def _up_to_each(fields: Iterable[Fields]) -> tuple[list[Fields], list[Fields]]:
-    """For each answer, the fields of all answers up to it, and the fields of any of them."""
-    common: list[Fields] = []
-    seen: list[Fields] = []
-    for found in fields:
-        common.append(common[-1] & found if common else found)
-        seen.append(seen[-1] | found if seen else found)
-    return common, seen
 
 
 def _names(names: Iterable[str]) -> str:
