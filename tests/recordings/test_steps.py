@@ -8,7 +8,11 @@ import pytest
 from importer_stage import DATA, imported, only, spec, steps, text_spec
 from pydantic import JsonValue
 
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.nearest import NearestModel
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.recordings.importers import ImportReport, read_file
+from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import JsonObject, StopReason
 
 STEP: JsonObject = {"action": "look", "observation": "a mug", "reward": 0.5, "done": False}
@@ -54,7 +58,48 @@ def test_a_score_between_0_and_1_is_no_success_unless_the_episode_says_so(tmp_pa
     assert "add `success`, true or false" in report.left_out[0].reason
     for success in (True, False):
         told = only(imported(tmp_path, text_spec(), {**scored, "success": success}))
-        assert (told.success, told.final_reward) == (success, float(success))
+        assert (told.success, told.reward) == (success, float(success))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("success", [True, False])
+@pytest.mark.parametrize("end", [1, 0.25, 0, None])
+async def test_a_dream_rewards_the_end_as_success_says_whatever_the_rewards_are(
+    end: float | None, success: bool, tmp_path: Path
+) -> None:
+    rows: list[JsonValue] = [STEP, {"action": "take", "observation": "done", "reward": end, "done": True}]
+    told = only(imported(tmp_path, text_spec(), {"goal": "find it", "steps": rows, "success": success}))
+    assert (told.success, told.reward) == (success, float(success))
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add([told])
+    for is_deterministic in (True, False):
+        dreamed = text_spec().model_copy(update={"deterministic": is_deterministic})
+        environment = DreamEnvironment(dreamed, NearestModel(), buffer)
+        await environment.reset(told.task, seed=1)
+        results = [await environment.step(step.action) for step in told.transitions]
+        assert [(result.reward, result.terminated) for result in results] == [(0, False), (float(success), True)]
+
+
+def test_success_without_an_end_replaces_the_rewards_of_the_steps(tmp_path: Path) -> None:
+    told = only(imported(tmp_path, text_spec(), {"goal": "find it", "steps": [STEP, STEP], "success": False}))
+    assert (told.success, told.reward) == (False, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "reason"),
+    [
+        ([0.25, 0], "its last reward is 0, and the sum of its rewards 0.25: add `success`, true or false"),
+        ([-2, 1], "its last reward is 1, and the sum of its rewards -1: add `success`, true or false"),
+    ],
+)
+def test_an_end_whose_reward_and_sum_disagree_about_the_success_stays_open(
+    rewards: list[float], reason: str, tmp_path: Path
+) -> None:
+    rows: list[JsonValue] = [{**STEP, "reward": reward, "done": reward == rewards[-1]} for reward in rewards]
+    report = imported(tmp_path, text_spec(), {"goal": "find it", "steps": rows})
+    (unknown,) = report.trajectories
+    assert (unknown.success, unknown.reward) == (False, None)
+    assert [one.reason for one in report.left_out] == [reason]
 
 
 def test_a_result_of_intercode_succeeds_only_with_a_score_of_1(tmp_path: Path) -> None:

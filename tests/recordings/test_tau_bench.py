@@ -87,15 +87,19 @@ def test_the_first_words_of_the_user_are_the_first_state_and_the_scenario_is_the
     assert trajectory.stop_reason is StopReason.MAX_STEPS
 
 
-def test_a_transfer_to_a_human_ends_the_run() -> None:
+@pytest.mark.parametrize("reward", [1.0, 0.0])
+def test_a_transfer_to_a_human_ends_the_run_and_is_rewarded_as_the_run_was(reward: float) -> None:
     report = ImportReport()
-    traj = run({"role": "user", "content": "Hi!"}, *call("transfer_to_human_agents", "Transfer successful"))
+    talk = [*call("think", ""), *call("transfer_to_human_agents", "Transfer successful")]
+    traj = run({"role": "user", "content": "Hi!"}, *talk, reward=reward)
     report.add(
-        (("", item) for item in FORMATS["tau-bench"].read([Document("x", traj)])), spec("transfer_to_human_agents")
+        (("", item) for item in FORMATS["tau-bench"].read([Document("x", traj)])),
+        spec("think", "transfer_to_human_agents"),
     )
     (trajectory,) = report.trajectories
-    assert trajectory.transitions[-1].result.terminated
-    assert (trajectory.stop_reason, trajectory.final_reward) == (StopReason.TERMINATED, 1.0)
+    ends = [(step.result.reward, step.result.terminated) for step in trajectory.transitions]
+    assert ends == [(0.0, False), (reward, True)], "a dream repeats single steps"
+    assert (trajectory.stop_reason, trajectory.reward) == (StopReason.TERMINATED, reward)
 
 
 @pytest.mark.parametrize("reward", [None, "1.0", 0.2])

@@ -169,6 +169,13 @@ def _respond_argument(spec: EnvironmentSpec) -> str | None:
 
 
 def _assemble(episode: ImportedEpisode, steps: list[tuple[ToolCall, StepResult]], spec: EnvironmentSpec) -> Trajectory:
+    final_reward = episode.final_reward
+    if final_reward is not None:  # the only reward: a dream must find it in the step that ends the episode
+        steps = [
+            (action, result.model_copy(update={"reward": final_reward if result.terminated else 0.0}))
+            for action, result in steps
+        ]
+        final_reward = None if steps[-1][1].terminated else final_reward
     task = Task(
         id="imported",
         env=spec.name,
@@ -184,7 +191,7 @@ def _assemble(episode: ImportedEpisode, steps: list[tuple[ToolCall, StepResult]]
         source=Source.IMPORTED,
         stop_reason=episode.stop_reason,
         answer=episode.answer,
-        final_reward=episode.final_reward,
+        final_reward=final_reward,
     )
 
 

@@ -67,7 +67,7 @@ class ImportedEpisode:
     """The text that the agent saw before its first action, if it is not the instruction alone."""
     answer: str | None = None
     final_reward: float | None = None
-    """None if the format has no reward."""
+    """Reward of the whole episode, instead of those of its steps; None if the format has none."""
     metadata: JsonObject = field(default_factory=dict)
     """Metadata of the task: facts about it that the format contains besides the instruction."""
     tools: tuple[JsonObject, ...] = ()

@@ -6,8 +6,9 @@
 An action is a text, or a call as {name, arguments}. A step with `is_error` true is a tool error. InterCode's reward of
 a turn is the score so far, not a part of a sum. The episode gets the best one, as InterCode's own summary does. An
 action that InterCode marks as not valid could not be run, so it is a tool error. `success` (true or false) says how the
-episode ended. Without it, the step with `done` does so by its reward. If that step has no reward, or one of the rewards
-or `success` cannot be read, the reward of the episode is not known.
+episode ended, and replaces the rewards of its steps. Without it, the step with `done` does so by its reward. If that
+step has no reward, if its reward and the sum of all disagree, or if one of the rewards or `success` cannot be read, the
+reward of the episode is not known.
 """
 
 from __future__ import annotations
@@ -84,10 +85,10 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
         left_out.append(Skipped(where, "its success is neither true nor false"))
     # a step that ends the task has a known reward; without a reward, the end must stay open
     is_rated = readable and (final is not None or rewards[-1:] not in ([], [None]))
-    if done and is_rated and final is None and 0 < (rewards[-1] or 0.0) < 1:  # any positive reward is a success
+    if done and is_rated and final is None and (doubt := _doubt([reward or 0.0 for reward in rewards])):
         is_rated = False
         steps[-1] = ImportedStep(steps[-1].action, steps[-1].result.model_copy(update={"reward": 0.0}))
-        left_out.append(Skipped(where, "its last reward is a score between 0 and 1: add `success`, true or false"))
+        left_out.append(Skipped(where, f"{doubt}: add `success`, true or false"))
     if done and is_rated:
         ended = steps[-1].result.model_copy(update={"terminated": True})
         steps[-1] = ImportedStep(steps[-1].action, ended)
@@ -115,6 +116,19 @@ def _verdict(fields: JsonObject) -> float | None:
         return float(success) if success in (0, 1) else None
     score = number(summary.get("max_reward")) if isinstance(summary, dict) else None
     return None if score is None else float(score == 1)
+
+
+def _doubt(rewards: list[float]) -> str:
+    """The reason why the rewards of an episode that has ended do not tell whether it succeeded; "" if they do.
+
+    A trajectory succeeds with a positive sum, and in a dream its last step does with a positive reward.
+    """
+    last, total = rewards[-1], sum(rewards)
+    if 0 < last < 1:
+        return "its last reward is a score between 0 and 1"
+    if (last > 0) != (total > 0):
+        return f"its last reward is {last:g}, and the sum of its rewards {total:g}"
+    return ""
 
 
 def _step(row: JsonObject) -> ImportedStep | str:
