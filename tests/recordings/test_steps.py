@@ -114,6 +114,14 @@ def test_an_outcome_beside_the_steps_is_not_taken_for_the_check_of_the_task(tmp_
     assert only(imported(tmp_path, text_spec(), episode)).task.metadata == {"split": "train"}
 
 
+def test_episodes_of_a_file_that_names_one_world_do_not_share_hidden_facts(tmp_path: Path) -> None:
+    told: JsonObject = {"world": "zork", "recorded": True, "split": "train", "steps": [STEP]}
+    report = imported(tmp_path, text_spec(), {**told, "goal": "find the mug"}, {**told, "goal": "find the key"})
+    tasks = [trajectory.task for trajectory in report.trajectories]
+    assert [task.metadata for task in tasks] == [{"split": "train"}] * 2
+    assert len({task.world for task in tasks}) == 2
+
+
 def test_steps_after_the_end_and_steps_without_an_observation_are_reported(tmp_path: Path) -> None:
     rows = [{"action": "look"}, {**STEP, "reward": 1.0, "done": True}, STEP]
     report = imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})

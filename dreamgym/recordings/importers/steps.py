@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pydantic import JsonValue
 
 from dreamgym.dream.task_check import PARTS
+from dreamgym.recordings.folder.trajectories import RECORDED
 from dreamgym.recordings.importers.base import (
     Command,
     Document,
@@ -183,8 +184,9 @@ def _rows(fields: JsonObject) -> list[JsonObject]:
 
 
 def _describes(name: str, value: JsonValue) -> bool:
-    # `success` and `answers` of a file say how its episode ended; in the metadata they would be the task's own check
-    if name in (*_INSTRUCTIONS, "initial_observation", *PARTS):
+    # `success` and `answers` of a file say how its episode ended; in the metadata they would be the task's own check.
+    # Its `world` and `recorded` are words of its own too, which the metadata would give another meaning.
+    if name in (*_INSTRUCTIONS, "initial_observation", *PARTS, "world", RECORDED):
         return False
     return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _SHORT)
 
