@@ -152,6 +152,31 @@ def test_an_empty_object_or_list_is_an_answer(answer: JsonValue, told: str, tmp_
     assert step.result.observation == told
 
 
+@pytest.mark.parametrize(
+    "answer", ['{"price":1.10,"tags":["a","b"]}', '{"id": 1, "id": 2}', "[1.0,  2e3]", "[ ]", '{"type":"human"}']
+)
+def test_an_answer_that_is_json_as_text_is_kept_as_the_tool_wrote_it(answer: str, tmp_path: Path) -> None:
+    row = observation("find", "TOOL", 1, input={"q": "Mia"}, output=answer)
+    for document in (row, as_export(row)):
+        (step,) = only(imported(tmp_path, spec("find"), document)).transitions
+        assert step.result.observation == answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"type": "tool", "content": "#7", "tool_call_id": "a"},
+        {"content": [{"type": "text", "text": "#7"}], "isError": False},
+        [{"type": "text", "text": "#7"}],
+    ],
+)
+def test_a_message_or_an_mcp_result_is_read_from_the_text_of_the_export(answer: JsonValue, tmp_path: Path) -> None:
+    row = observation("find", "TOOL", 1, input={"q": "Mia"}, output=answer)
+    for document in (row, as_export(row)):
+        (step,) = only(imported(tmp_path, spec("find"), document)).transitions
+        assert step.result.observation == "#7"
+
+
 def test_a_call_without_a_result_is_reported_with_its_observation(tmp_path: Path) -> None:
     rows = [*calls("TOOL"), observation("find", "TOOL", 5, input={"q": "Ann"}, output=None)]
     report = imported(tmp_path, spec("find"), trace(rows))

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pydantic import JsonValue
 
 from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, text
-from dreamgym.recordings.importers.messages import openai_tools
+from dreamgym.recordings.importers.langchain import langchain_message
+from dreamgym.recordings.importers.messages import is_content, is_mcp_result, openai_tools
 from dreamgym.recordings.importers.traced_runs import OUTERMOST, TracedRun, episodes_of, moment, parsed
 from dreamgym.state import objects
 from dreamgym.types import JsonObject
@@ -60,7 +61,7 @@ def _runs(row: JsonObject, where: str) -> Iterator[TracedRun]:
 def _run(row: JsonObject, trace: str, where: str, parent: str = "") -> TracedRun:
     """An observation as a run; `trace` and `parent` are those around it."""
     kind = text(row.get("type")).upper()
-    given, gave = parsed(row.get("input")), parsed(row.get("output"))
+    given = parsed(row.get("input"))
     fields = given if isinstance(given, dict) else {}
     messages = objects(given if isinstance(given, list) else fields.get("messages"))
     listed = [message["content"] for message in messages if _defines(message)]
@@ -77,11 +78,23 @@ def _run(row: JsonObject, trace: str, where: str, parent: str = "") -> TracedRun
         is_model=kind == "GENERATION",
         name=text(row.get("name")),
         given=[message for message in messages if not _defines(message)] if listed else given,
-        gave=gave,
+        gave=_gave(row.get("output")),
         error=_either(row, "statusMessage", "status_message") if has_failed else None,
         fault="its arguments were recorded without their names" if fields.get("args") and "kwargs" in fields else None,
         tools=openai_tools([*objects(fields.get("tools", fields.get("functions"))), *objects(listed)]),
     )
+
+
+def _gave(output: JsonValue) -> JsonValue:
+    """The output. The export writes it as text, which is parsed if it has one of the forms in which results are told.
+
+    Any other text stays as it is: a tool may answer with JSON, and the agent read what the tool wrote.
+    """
+    value = parsed(output)
+    message = langchain_message(value) if isinstance(value, dict) else None
+    is_message = message is not None and bool(message.answers)
+    is_told = is_message or is_mcp_result(value) or (value != [] and is_content(value)) or value == {}
+    return value if is_told else output
 
 
 def _defines(message: JsonObject) -> bool:
