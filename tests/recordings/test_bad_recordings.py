@@ -11,6 +11,7 @@ from folder_stage import FIND, GET, SERVER, Tape, contents, crm, trajectories
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.recordings.folder import build_folder, update_folder
+from dreamgym.runs import seed
 from dreamgym.types import JsonObject
 
 
@@ -58,6 +59,21 @@ def test_an_invalid_call_is_left_out(tmp_path: Path, params: JsonObject) -> None
     (message,) = build_folder(folder).messages
     assert "is left out" in message
     assert trajectories(folder) == {}
+
+
+@pytest.mark.anyio
+async def test_a_run_whose_labels_contain_a_nul_character_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello().call("get", "Ada", id="x1")
+    tape.note(task="Who is\x00 x1?", task_id="x\x001", answer="Ada\x00", success=True)
+    assert build_folder(folder).messages == ()
+    seeded = await seed.read(str(folder), [folder])
+    assert (seeded.left_out, capsys.readouterr().err) == (frozenset(), "")
+    trajectory = trajectories(folder)["crm-a"]
+    assert (trajectory.task.id, trajectory.task.instruction) == ("x\ufffd1", "Who is\ufffd x1?")
+    assert (trajectory.answer, trajectory.success) == ("Ada\ufffd", True)
 
 
 def test_losses_of_the_recorder_are_reported_once_for_each_reason(tmp_path: Path) -> None:

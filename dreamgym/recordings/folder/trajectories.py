@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
-from dreamgym.content import result_of, storable_answer, storable_json
+from dreamgym.content import result_of, storable, storable_answer, storable_json
 from dreamgym.mirror import without_tool
 from dreamgym.recordings.folder.listings import ToolLists
 from dreamgym.recordings.folder.runs import Run, Say
@@ -118,7 +118,7 @@ def trajectory_of(
         transitions=Transition.chain("", _timed(calls, run.started_at)),
         source=Source.REAL,
         stop_reason=StopReason.FINISHED if is_finished else StopReason.CLOSED,
-        answer=answer,
+        answer=None if answer is None else storable(answer),
         final_reward=None if success is None else float(success),
     )
 
@@ -202,8 +202,8 @@ def _asked(run: Run) -> tuple[str, str | None, Origin]:
 
 
 def _text(label: str | None) -> str | None:
-    """A label as it was noted; None if it is blank."""
-    return label if label and label.strip() else None
+    """A label as PostgreSQL can store it; None if it is blank."""
+    return storable(label) if label and label.strip() else None
 
 
 def _task_id(instruction: str) -> str:
