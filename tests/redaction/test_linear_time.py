@@ -72,6 +72,8 @@ PIECES = (
         "abcdefghijklmnop/",
         "authorization: a ",
         '<a name="',
+        "<a><![CDATA[",
+        "<password><![CDATA[a]]> ",
         "REDACTED-",
         "<a value='b' ",
         'a,password\n"\n',

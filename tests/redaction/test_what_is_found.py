@@ -47,6 +47,8 @@ ENCODED = base64.urlsafe_b64encode(f"password={SAID} ".encode()).decode()
         f'<meta name="csrf-token" content="{SAID}">',
         f'<input value=\'{SAID}\' type="hidden" name="authenticity_token">',
         f'<add key="ApiKey" value="{SAID}"/>',
+        f"<password><![CDATA[{SAID}]]></password>",
+        f"<apiKey type='x'> <![CDATA[ {SAID} ]]> </apiKey>",
         f"https://example.org/open/{ENCODED}",
         "0x" + f"password={SAID}".encode().hex(),
         "\\x" + f"password={SAID}".encode().hex(),
