@@ -15,4 +15,4 @@ class Find(NamedTuple):
     placeholder: str | None = None
     """The text that replaces the span; None: a placeholder made from name and value."""
     is_told: bool = False
-    """True if only the name shows that the value is a secret. The value is then removed everywhere else, too."""
+    """True if only what is beside the value shows that it is a secret. It is then removed everywhere else, too."""

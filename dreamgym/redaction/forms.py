@@ -97,7 +97,7 @@ def kingfisher(text: str) -> Iterator[Find]:
         here = text.find(found.secret, place, place + 2 * len(found.secret) + 1024)
         if found.secret and here >= 0:
             name = found.rule_id.partition(".")[2].partition(".")[0] or "token"
-            yield Find(here, here + len(found.secret), name)
+            yield Find(here, here + len(found.secret), name, is_told=True)
 
 
 def prepare() -> None:

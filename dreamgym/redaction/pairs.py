@@ -171,7 +171,8 @@ _OTHER_SCHEME = re.compile(
     r"(?i)\bauthorization:\s{0,4}[a-z][\w-]{1,30}[ \t]{1,4}(?P<value>(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}+)"
 )
 _COOKIES = re.compile(r"(?i)\b(?:set-)?cookie:\s{0,4}(?P<value>[\w.-]{1,64}=[^\r\n\"']+)")
-_COOKIE = re.compile(r"[^\s=;]{1,64}=(?P<value>[^;\s]{3,})")
+_COOKIE = re.compile(r"(?i)(?<![^\s;:])(?!(?:path|domain|expires|max-age|samesite)=)[^\s=;]++=(?P<value>[^;\s]{3,})")
+"""A cookie in a header; what follows it in `Set-Cookie` are its attributes."""
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)", re.DOTALL
 )
@@ -221,10 +222,15 @@ def beside(text: str) -> Iterator[Find]:
     for name, pattern, made_up in _BY_PATTERN:
         for match in pattern.finditer(text):
             if not made_up or (looks_made_up(match["value"]) and not match["value"].isdigit()):
-                yield Find(*match.span("value"), name, is_told=name == "password")
+                yield Find(*match.span("value"), name, is_told=True)
     for match in _COOKIES.finditer(text):
         for cookie in _COOKIE.finditer(text, *match.span("value")):
-            yield Find(*cookie.span("value"), "cookie")
+            yield Find(*cookie.span("value"), "cookie", is_told=True)
+
+
+def cookies_in(header: str) -> list[str]:
+    """The values of the cookies in a header, without the attributes of the cookies."""
+    return [cookie["value"] for cookie in _COOKIE.finditer(header)]
 
 
 def named(text: str) -> Iterator[Find]:

@@ -74,13 +74,14 @@ Redact = Callable[[JsonValue], JsonValue]
 class Redactor:
     """Replaces what the rules find. Equal values get equal placeholders, and redacting twice changes nothing more.
 
-    If only its name shows that a value is a secret, the value is also replaced everywhere else in the same JSON value.
+    If only what is beside a value shows that it is a secret, such as its name, it is also replaced everywhere else in
+    the same JSON value.
 
     Args:
         rules: the rules of the environment.
         key: key of the placeholders; see `load_key`.
         known: literal secrets to the name of their origin; they are also found in base64 or in a URL.
-        remembers: True if a secret found by its name in one value is also replaced in all later values.
+        remembers: True if a secret found in this way in one value is also replaced in all later values.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Redactor:
         self.counts: Counter[str] = Counter()
         """Rule name to the number of its finds."""
         self.told: dict[str, str] = {}
-        """Secrets that were found by a name alone, each with that name."""
+        """Secrets that were found only by what is beside them, each with the name of the find."""
         self._as_written: dict[str, str] = {}
         """A secret of `told` without its escapes, and as it was written."""
         self._rules, self._remembers = rules, remembers
@@ -381,10 +382,11 @@ class Redactor:
                 at = text.find(form, at + len(form))
 
     def _remember(self, name: str, value: str) -> None:
-        for form in dict.fromkeys((value, Unescaped(value).text)):  # a text is searched without its escapes
-            is_new = form not in self.told and form not in self._known and len(self.told) < MAX_REMEMBERED
-            if is_new and len(form) >= MIN_REMEMBERED and has_letter_and_digit(form) and not MARK.search(form):
-                self.told[form], self._as_written[form] = name, value
+        for secret in (value, *(pairs.cookies_in(value) if "cookie" in name.lower() else [])):
+            for form in dict.fromkeys((secret, Unescaped(secret).text)):  # a text is searched without its escapes
+                is_new = form not in self.told and form not in self._known and len(self.told) < MAX_REMEMBERED
+                if is_new and len(form) >= MIN_REMEMBERED and has_letter_and_digit(form) and not MARK.search(form):
+                    self.told[form], self._as_written[form] = name, secret
 
     def _is_allowed(self, found: str) -> bool:
         return any(pattern.fullmatch(found) for pattern in self._allowed)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from dreamgym.redaction import RedactionRules, Redactor
 
@@ -106,6 +107,42 @@ def test_a_text_in_utf_16_with_its_byte_order_mark_is_read_in_base64() -> None:
 def test_a_secret_found_by_its_name_is_also_removed_before_and_after_it_in_the_same_value() -> None:
     said = redactor().value([{"note": "he typed hunter42x"}, {"password": "hunter42x"}, ["then hunter42x again"]])
     assert "hunter42x" not in json.dumps(said)
+
+
+HASH = "3f786850e387550fdab836ed7e6dc881de23001b"
+
+
+@pytest.mark.parametrize(
+    ("found", "secret"),
+    [
+        ("Authorization: Bearer q1w2e3r4t5y6u7", "q1w2e3r4t5y6u7"),
+        ("authorization: SSWS q1w2e3r4t5y6u7", "q1w2e3r4t5y6u7"),
+        ("https://q1w2e3r4t5y6u7i8o9p0@host/x", "q1w2e3r4t5y6u7i8o9p0"),
+        (f"datadog_app: {HASH}", HASH),
+        ("Cookie: theme=dark; sid=abcdef123456", "abcdef123456"),
+        ("Set-Cookie: sid=abcdef123456; Path=/; Domain=api2.example.com", "abcdef123456"),
+        ({"set-cookie": "sid=abcdef123456; Path=/; Domain=api2.example.com"}, "abcdef123456"),
+    ],
+)
+def test_a_secret_found_by_what_is_beside_it_is_removed_everywhere_in_the_same_value(
+    found: JsonValue, secret: str
+) -> None:
+    said = redactor().value([f"first {secret}", found, {"note": f"{secret} at api2.example.com"}])
+    assert isinstance(said, list)
+    assert secret not in json.dumps(said)
+    assert said[2] == {"note": f"{str(said[0]).removeprefix('first ')} at api2.example.com"}
+    assert redactor().value(said) == said
+
+
+@pytest.mark.parametrize(
+    "found",
+    ["Cookie: theme=lightest", "Cookie: lang=en-1", "Authorization: Bearer authentication", "ftp://bob:secret@host"],
+)
+def test_words_and_short_values_beside_a_scheme_or_in_a_cookie_stay_elsewhere(found: str) -> None:
+    words = "the lightest theme, en-1, authentication, secret"
+    said = redactor(remembers=True).value([found, words])
+    assert isinstance(said, list)
+    assert said[1] == words
 
 
 def test_only_a_redactor_that_remembers_removes_a_secret_from_later_values() -> None:
