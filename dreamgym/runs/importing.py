@@ -127,8 +127,10 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Iter
                 raise InvalidInput(f"{folder} cannot be made: nothing in the files can be read; see above")
         with new_folder(folder):
             spec = make_environment(folder, tools)
+            redact = redact_by(spec.redact)
             for name, places in differing.items():
-                say(f"tool {name!r} is defined differently in {listed(places, 1)}; the first definition is kept")
+                told = f"tool {name!r} is defined differently in {listed(places, 1)}"
+                say(f"{told if redact is None else redact(told)}; the first definition is kept")
             say(f"{folder}: a new environment {spec.name!r} with {len(spec.tools)} tools")
             yield spec
         say(f"{env}: serve it with `dreamgym serve {shlex.quote(env)}`")

@@ -369,6 +369,20 @@ def test_the_reasons_why_no_folder_was_made_show_no_secret(run: Command, tmp_pat
     assert (code, "line 1: has an unknown format" in said, "mia.li" in said) == (2, True, False)
 
 
+def test_the_place_of_another_definition_of_a_tool_shows_no_secret(run: Command, tmp_path: Path) -> None:
+    rows: list[JsonObject] = []
+    for trace, kind in (("mia.li@example.com", "string"), ("bob.ott@example.com", "object")):
+        parameters: JsonObject = {"tools": [{"name": "find", "input_schema": {"type": kind}}]}
+        asked: JsonObject = {"id": f"{trace} asks", "trace_id": trace, "run_type": "llm"}
+        rows.append({**asked, "extra": {"invocation_params": parameters}})
+        call: JsonObject = {"id": f"{trace} calls", "trace_id": trace, "run_type": "tool", "name": "find"}
+        rows.append({**call, "inputs": {"q": trace}, "outputs": {"output": "#7"}})
+    (tmp_path / "runs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    code, said = run("runs.jsonl", "--env", "made", "--new", "--out", "out.jsonl")
+    assert (code, "tool 'find' is defined differently in runs.jsonl, line 3, trace " in said) == (0, True)
+    assert [name for name in ("mia.li", "bob.ott") if name in said] == []
+
+
 def test_secrets_are_taken_out_of_the_tools_of_a_new_folder(run: Command, tmp_path: Path) -> None:
     schema: JsonObject = {
         "type": "object",
