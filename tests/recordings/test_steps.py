@@ -49,6 +49,27 @@ def test_the_first_state_is_the_initial_observation_and_rewards_stay_with_their_
     assert (trajectory.total_reward, trajectory.final_reward) == (1.0, None)
 
 
+def test_a_first_observation_that_is_json_is_read_as_those_of_the_steps_are(tmp_path: Path) -> None:
+    first: JsonObject = {"room": 1}
+    episode: JsonObject = {"goal": "find it", "initial_observation": first, "steps": [{**STEP, "observation": first}]}
+    trajectory = only(imported(tmp_path, text_spec(), episode))
+    (step,) = trajectory.transitions
+    assert trajectory.task.initial_state == step.state == step.result.observation == '{"room": 1}'
+
+
+def test_the_instruction_is_the_first_text_and_one_that_is_no_text_before_it_is_reported(tmp_path: Path) -> None:
+    instructions: list[tuple[JsonObject, str, list[str]]] = [
+        ({"instruction": {"text": "Find"}, "goal": "find it"}, "find it", ["its instruction is not a text"]),
+        ({"instruction": "find it", "goal": {"object": "mug"}}, "find it", []),
+        ({"query": ["find", "it"], "initial_observation": "a room"}, "a room", ["its query is not a text"]),
+        ({"instruction": "", "goal": None}, "", []),
+    ]
+    for fields, told, reasons in instructions:
+        report = imported(tmp_path, text_spec(), {**fields, "steps": [STEP]})
+        (trajectory,) = report.trajectories
+        assert (trajectory.task.instruction, [one.reason for one in report.left_out]) == (told, reasons)
+
+
 def test_a_score_between_0_and_1_is_no_success_unless_the_episode_says_so(tmp_path: Path) -> None:
     end = {**STEP, "reward": 0.25, "done": True}
     scored: dict[str, Any] = {"goal": "find it", "steps": [end]}

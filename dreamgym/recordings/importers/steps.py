@@ -93,11 +93,12 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
     if done and is_rated:
         ended = steps[-1].result.model_copy(update={"terminated": True})
         steps[-1] = ImportedStep(steps[-1].action, ended)
-    opening = string(fields.get("initial_observation"))
-    instruction = next((string(fields[name]) for name in _INSTRUCTIONS if fields.get(name)), opening)
+    opening = result_from(fields.get("initial_observation")).observation
+    instruction, passed_over = _instruction(fields)
+    left_out += [Skipped(where, f"its {name} is not a text") for name in passed_over]
     return ImportedEpisode(
         where=where,
-        instruction=instruction,
+        instruction=instruction or opening,
         opening=opening or None,
         steps=tuple(steps),
         stop_reason=StopReason.TERMINATED if done and is_rated else StopReason.CLOSED,
@@ -105,6 +106,17 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
         metadata={name: value for name, value in fields.items() if _describes(name, value)},
         left_out=tuple(left_out),
     )
+
+
+def _instruction(fields: JsonObject) -> tuple[str, list[str]]:
+    """The first instruction that is a text, and the names of those before it that are not; "" if there is none."""
+    passed_over: list[str] = []
+    for name in _INSTRUCTIONS:
+        if instruction := string(fields.get(name)):
+            return instruction, passed_over
+        if fields.get(name):
+            passed_over.append(name)
+    return "", passed_over
 
 
 def _verdict(fields: JsonObject) -> float | None:
