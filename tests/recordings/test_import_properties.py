@@ -165,6 +165,23 @@ def test_a_list_that_is_cut_off_gives_the_conversations_that_are_whole_and_one_f
     assert "is not valid JSON: Unterminated string" in skipped.reason
 
 
+FIVE = [{"messages": [{**CHAT[0], "content": name}, *CHAT[1:]]} for name in ("one", "two", "three", "four", "five")]
+
+
+@pytest.mark.parametrize(("begin", "between", "end"), [("[", ", ", "]"), ("", " ", "")])
+def test_the_reason_says_if_what_follows_a_fault_on_its_line_was_not_read(
+    begin: str, between: str, end: str, tmp_path: Path
+) -> None:
+    texts = [json.dumps(chat) for chat in FIVE]
+    texts[2] = texts[2].replace('"tool"', "tool")
+    for separator, read in ((between, ["one", "two"]), (f"{between}\n", ["one", "two", "four", "five"])):
+        report = imported(tmp_path, spec("find"), begin + separator.join(texts) + end)
+        assert [trajectory.task.instruction for trajectory in report.trajectories] == read
+        (skipped,) = report.skipped
+        assert skipped.reason.startswith("is not valid JSON: Expecting value at line ")
+        assert skipped.reason.endswith("; what follows it on this line was not read") is (len(read) == 2)
+
+
 @pytest.mark.parametrize("compress", [lzma.compress, gzip.compress])
 def test_a_compressed_file_with_more_than_the_memory_may_hold_is_refused(
     compress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -161,6 +161,8 @@ class _Reading:
         if not (at == self._told_at or is_piece):  # a list has the fault of its faulty item
             lines = str.count(self._content, "\n", self.position, at)
             reason = f"is not valid JSON: {error.msg.removesuffix(' at')} at line {line + lines}, column {error.colno}"
+            if self._content.find("{", at, self._end_of_line(at)) >= 0:
+                reason += "; what follows it on this line was not read"
         elif at >= self._end_of_text or "Unterminated string" in str(error):  # the lines of an item that is cut off
             self.position = len(self._content)
             return reason
@@ -196,9 +198,12 @@ class _Reading:
 
     def _line(self) -> tuple[_Text, int, int]:
         """The line at `position`, its start and its end."""
-        begin, end = self._content.rfind("\n", 0, self.position) + 1, self._content.find("\n", self.position)
-        end = len(self._content) if end < 0 else end
+        begin, end = self._content.rfind("\n", 0, self.position) + 1, self._end_of_line(self.position)
         return _Text(self._content[begin:end]), begin, end
+
+    def _end_of_line(self, at: int) -> int:
+        end = self._content.find("\n", at)
+        return len(self._content) if end < 0 else end
 
 
 def _values(name: str, text: str) -> Iterator[Document | Skipped]:
