@@ -25,6 +25,8 @@ MAX_UNPACKED_BYTES = 2**31
 """Limit of what a compressed file may contain: a small one may contain more than the memory can hold."""
 _BETWEEN = re.compile(r"[\s\x1e]*")
 _BETWEEN_ITEMS = re.compile(r"[\s,\]]*")
+_NEXT_LINE = re.compile(r"\n(?P<indent>[ \t]*+)(?=\S)[ \t,}\]]*")
+"""The begin of a line that is not blank, with the end of a value that may be there."""
 
 
 def read_documents(path: Path) -> Iterator[Document | Skipped]:
@@ -170,9 +172,22 @@ class _Reading:
         if self._is_list():
             self._enter()
         else:
-            _, _, self.position = self._line()
             self._faulty_until = max(self._faulty_until, at)
+            self.position = self._behind_value(at)
         return reason
+
+    def _behind_value(self, fault: int) -> int:
+        """Where another value may begin behind the faulty one: on the next line that is indented no deeper than it.
+
+        If its fault is on its first line, it may have only that line, and the next line is read however it is indented.
+        """
+        _, begin, end = self._line()
+        if fault <= end:
+            return end
+        before = self._content[begin : self.position]
+        indent = len(before) - len(before.lstrip(" \t["))
+        lines = _NEXT_LINE.finditer(self._content, end)
+        return next((line.end() for line in lines if len(line["indent"]) <= indent), len(self._content))
 
     def _unreadable(self, error: Exception) -> str:
         """Go on behind a value whose fault is somewhere in it: on the next line if this line alone has it too."""
