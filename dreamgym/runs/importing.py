@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.errors import InvalidInput, UnknownName, in_one_line
 from dreamgym.files import write_whole
 from dreamgym.recordings.folder.env_file import redaction_in
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
@@ -167,6 +167,6 @@ def tell(report: ImportReport, redact: Redact | None) -> None:
 def _tell_reasons(kind: str, reasons: list[Skipped], redact: Redact | None) -> None:
     for skipped in reasons[:REASONS]:
         told = f"{skipped.where}: {skipped.reason}"
-        say(f"{kind}: {told if redact is None else redact(told)}")
+        say(f"{kind}: {in_one_line(told if redact is None else redact(told))}")
     if len(reasons) > REASONS:
         say(f"{kind}: and {len(reasons) - REASONS} more")

@@ -284,7 +284,7 @@ def test_the_true_reason_is_given_if_no_file_can_be_read(run: Command, tmp_path:
     assert code == 2
     first, second, last = said.splitlines()
     assert first.startswith(
-        "not usable: log.jsonl, line 1: has an unknown format: an object with who, did; known formats: "
+        "not usable: log.jsonl, line 1: has an unknown format: an object with 'who', 'did'; known formats: "
     )
     assert second.startswith("not usable: log.jsonl, line 2: is not valid JSON")
     assert last == "dreamgym: made cannot be made: nothing in the files can be read; see above"
@@ -352,6 +352,17 @@ def test_a_new_folder_is_complete_and_can_be_measured_and_stored_at_once(
     with pytest.raises(SystemExit) as exit_:
         main()
     assert "crm: 2 of 2 trajectories are new" in capsys.readouterr().err
+
+
+def test_a_reason_is_one_short_line_whatever_the_file_says(run: Command, tmp_path: Path, crm: Path) -> None:
+    forged = "\nnot usable: nothing, all is well"
+    call: JsonObject = {"id": "a", "trace_id": f"t{forged}", "run_type": "tool", "name": "find", "inputs": {}}
+    lines = [{f"k{forged}": 1, "x" * 10_000: 2}, call, {"steps": [{"action": "go", "y" * 10_000: forged}]}]
+    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    code, said = run("log.jsonl", "--env", str(crm))
+    assert (code, len(said.splitlines())) == (2, 5)
+    assert max(map(len, said.splitlines())) < 400
+    assert f"line 1: has an unknown format: an object with {f'k{forged}'!r}, '{'x' * 40}'; known formats:" in said
 
 
 def test_reasons_show_no_secret(run: Command, tmp_path: Path, crm: Path) -> None:

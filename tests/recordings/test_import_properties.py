@@ -150,7 +150,9 @@ def test_a_broken_line_is_reported_and_the_others_are_kept(tmp_path: Path) -> No
         "file.jsonl, line 4",
     ]
     assert "is not valid JSON" in report.skipped[0].reason
-    assert report.skipped[2].reason.startswith("has an unknown format: an object with nothing; known formats: dreamgym")
+    assert report.skipped[2].reason.startswith(
+        "has an unknown format: an object with 'nothing'; known formats: dreamgym"
+    )
 
 
 @pytest.mark.parametrize("indent", [None, 2])

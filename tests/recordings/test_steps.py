@@ -259,16 +259,16 @@ EXPECTED = 'expected {"action": {"name": TOOL, "arguments": {}}, "observation": 
     [
         (
             {"tool": "find", "args": {}, "result": "#7"},
-            f"has no 'action' and no 'observation'; {EXPECTED} object with tool, args, result",
+            f"has no 'action' and no 'observation'; {EXPECTED} object with 'tool', 'args', 'result'",
         ),
-        ({"action": CALL, "result": "#7"}, f"has no 'observation'; {EXPECTED} object with action, result"),
+        ({"action": CALL, "result": "#7"}, f"has no 'observation'; {EXPECTED} object with 'action', 'result'"),
         (
             {"action": {"tool": "find", "args": {}}, "observation": "#7"},
-            f"its action has no 'name' and no 'arguments'; {EXPECTED} action with tool, args",
+            f"its action has no 'name' and no 'arguments'; {EXPECTED} action with 'tool', 'args'",
         ),
         (
             {"action": {"name": "find", "args": {"q": 1}}, "observation": "#7"},
-            f"its action has no 'arguments'; {EXPECTED} action with name, args",
+            f"its action has no 'arguments'; {EXPECTED} action with 'name', 'args'",
         ),
     ],
 )

@@ -24,6 +24,7 @@ from dreamgym.recordings.importers.base import (
     ImportedStep,
     Importer,
     Skipped,
+    keys_of,
 )
 from dreamgym.recordings.importers.dreamgym_jsonl import DREAMGYM
 from dreamgym.recordings.importers.files import read_documents
@@ -107,7 +108,5 @@ def _unknown(item: Document | Skipped) -> Skipped:
     if isinstance(item, Skipped):
         return item
     value = item.value
-    seen = f"an object with {', '.join(list(value)[:5]) or 'nothing in it'}" if isinstance(value, dict) else ""
-    return Skipped(
-        item.where, f"has an unknown format: {seen or type(value).__name__}; known formats: {', '.join(FORMATS)}"
-    )
+    seen = f"an object with {keys_of(value)}" if isinstance(value, dict) else type(value).__name__
+    return Skipped(item.where, f"has an unknown format: {seen}; known formats: {', '.join(FORMATS)}")

@@ -144,6 +144,11 @@ def refuse_constant(name: str) -> JsonValue:
     raise ValueError(f"{name} is not a JSON value")
 
 
+def keys_of(fields: JsonObject) -> str:
+    """The first keys of an object, for a message: as literals and cut, because a stranger's key may be any text."""
+    return ", ".join(repr(key[:40]) for key in list(fields)[:5]) or "nothing in it"
+
+
 def text(value: object) -> str:
     """A string as it is, "" for everything else."""
     return value if isinstance(value, str) else ""

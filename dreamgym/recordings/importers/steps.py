@@ -28,6 +28,7 @@ from dreamgym.recordings.importers.base import (
     Importer,
     Skipped,
     each,
+    keys_of,
     number,
 )
 from dreamgym.recordings.importers.base import text as string
@@ -148,7 +149,7 @@ def _step(row: JsonObject) -> ImportedStep | str:
     """The step, or the reason why it cannot be used."""
     missing = [repr(name) for name in ("action", "observation") if row.get(name) is None]
     if missing:
-        return f"has no {' and no '.join(missing)}; {_EXPECTED}, got an object with {_names(row)}"
+        return f"has no {' and no '.join(missing)}; {_EXPECTED}, got an object with {keys_of(row)}"
     observation = "[]" if row["observation"] == [] else row["observation"]
     result = result_from(observation, is_error=row.get("valid") is False or row.get("is_error") is True)
     result = result.model_copy(update={"reward": number(row.get("reward")) or 0.0})
@@ -159,13 +160,9 @@ def _step(row: JsonObject) -> ImportedStep | str:
         return f"its action is neither a text nor a call; {_EXPECTED}"
     missing = [repr(name) for name in ("name", "arguments") if name not in action]
     if missing and set(action) != {"name"}:
-        return f"its action has no {' and no '.join(missing)}; {_EXPECTED}, got an action with {_names(action)}"
+        return f"its action has no {' and no '.join(missing)}; {_EXPECTED}, got an action with {keys_of(action)}"
     call = action_of(ToolRequest(string(action.get("name")), action.get("arguments")))
     return call if isinstance(call, str) else ImportedStep(call, result)
-
-
-def _names(fields: JsonObject) -> str:
-    return ", ".join(list(fields)[:5]) or "nothing in it"
 
 
 def _episodes(value: JsonValue) -> Iterator[tuple[str, JsonObject]]:
