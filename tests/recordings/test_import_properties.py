@@ -128,10 +128,26 @@ def test_no_file_crashes_the_import_and_every_unused_line_is_reported(lines: lis
         assert all(f"line {number}" in mentioned for number in lists)
 
 
-def test_a_file_that_is_not_text_is_refused_with_its_name(tmp_path: Path) -> None:
-    (tmp_path / "picture").write_bytes(b"\x89PNG\xff")
-    with pytest.raises(InvalidInput, match="picture: cannot be read"):
+@pytest.mark.parametrize(
+    ("content", "offset"),
+    [
+        (b"\x89PNG\xff", 0),
+        (b"PK\x03\x04\x14\x00\xb5\xff", 6),
+        ("\ufeff{}".encode("utf-16-le"), 0),
+        (gzip.compress(b"PK\x03\x04\xb5"), 4),
+    ],
+)
+def test_a_file_that_is_not_text_is_refused_with_its_name_and_its_first_bytes(
+    content: bytes, offset: int, tmp_path: Path
+) -> None:
+    (tmp_path / "picture").write_bytes(content)
+    with pytest.raises(InvalidInput) as refused:
         list(read_file(tmp_path / "picture"))
+    begin = b"PK\x03\x04\xb5" if content.startswith(b"\x1f") else content[:8]
+    assert str(refused.value) == (
+        f"{tmp_path / 'picture'}: cannot be read: expected text in UTF-8, plain or compressed with xz or gzip, got "
+        f"bytes that begin with {begin!r} and are not UTF-8 at offset {offset}: unpack or convert the file"
+    )
 
 
 CHAT: list[JsonObject] = [

@@ -82,7 +82,12 @@ def _text_of(path: Path) -> str:
             with gzip.open(path) as packed:
                 raw = _unpacked(path, packed)
         return raw.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error) as error:
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{path}: cannot be read: expected text in UTF-8, plain or compressed with xz or gzip, got bytes that "
+            f"begin with {raw[:8]!r} and are not UTF-8 at offset {error.start:,}: unpack or convert the file"
+        ) from error
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InvalidInput(f"{path}: cannot be read: {error}") from error
 
 
