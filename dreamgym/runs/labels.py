@@ -46,10 +46,7 @@ def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file}: {error}") from error
     except csv.Error as error:
-        raise InvalidInput(
-            f'{file}, line {table.line_num}: {error}. A cell that begins with " must end with ", and each " in it '
-            "must be written twice"
-        ) from error
+        raise InvalidInput(f"{file}, line {table.line_num}: {_fault_of_cell(error)}") from error
     header = lines[0][0] if lines else []
     if "run" not in header or len(header) == 1 or set(header) - {"run", *COLUMNS} or len(set(header)) < len(header):
         raise InvalidInput(
@@ -77,6 +74,13 @@ def rows_of(folder: Path, file: Path) -> dict[str, JsonObject]:
     if not notes:
         raise InvalidInput(f"{file}: expected at least one line that labels a run, got none")
     return notes
+
+
+def _fault_of_cell(error: csv.Error) -> str:
+    if "field limit" in str(error):  # a quote that nothing ends makes a long cell too
+        most = csv.field_size_limit()
+        return f'expected at most {most:,} characters in a cell: shorten it or, if it begins with ", end it with "'
+    return f'{error}. A cell that begins with " must end with ", and each " in it must be written twice'
 
 
 def _outcome(cell: str) -> bool:

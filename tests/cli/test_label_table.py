@@ -60,6 +60,11 @@ def test_each_row_labels_its_run_and_an_empty_cell_changes_nothing(
             'line 3: unexpected end of data. A cell that begins with " must end with "',
         ),
         ('run\ttask\na\t"Get" one.\n', "line 2: '\t' expected after '\"'. A cell that begins with"),
+        pytest.param(
+            f"run\ttask\na\tGet one.\nb\t{'x' * 131_073}\n",
+            "line 3: expected at most 131,072 characters in a cell: shorten it",
+            id="a long cell",
+        ),
         ("run\tsuccess\na\tyes\na\tno\n", "line 3: run 'a' has an earlier line"),
         ('run\ttask\tsuccess\na\t"Get\none."\tyes\nb\t\tmaybe\n', "line 4: success: expected one of yes, no"),
         ('run\ttask\tsuccess\na\t"Get\none."\tmaybe\n', "line 2: success: expected one of yes, no"),
