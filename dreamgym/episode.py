@@ -78,15 +78,13 @@ def check_policy_url(agent: Agent, policy_url: str | None) -> str:
     """The endpoint of the agent's chat model; an empty text for an agent that does not need one.
 
     Raises:
-        InvalidInput: the agent needs a chat model, and there is no endpoint; or the endpoint is no HTTP address.
+        InvalidInput: the agent needs a chat model, and there is no endpoint.
     """
     if policy_url is None and signature(agent).parameters.get("policy_url", _NEEDED).default is Parameter.empty:
         raise InvalidInput(
             "this agent needs a chat model: set OPENAI_BASE_URL to the model's endpoint. "
             "An agent without a chat model must be a function of (task, mcp_url)"
         )
-    if policy_url is not None and not policy_url.startswith(("http://", "https://")):
-        raise InvalidInput("OPENAI_BASE_URL: expected an address that begins with http:// or https://")
     return policy_url or ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from dreamgym.cli.options import Budget, Cluster, EnvName, ModelName, Seed
 from dreamgym.evaluation.episodes import WORKERS
-from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
+from dreamgym.runs.opening import Against, policy_url_given
 from dreamgym.runs.spending import spending
 
 
@@ -49,7 +48,7 @@ def collect(
                 out=out,
                 split=split,
                 workers=workers,
-                policy_url=os.environ.get(POLICY_URL_VARIABLE),
+                policy_url=policy_url_given(),
                 model=model,
                 seed=seed,
                 cluster=cluster,

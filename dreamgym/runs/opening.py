@@ -78,6 +78,30 @@ async def stored_trajectories(spec: EnvironmentSpec, dsn: str | None) -> Sequenc
         return await store.buffer.trajectories(spec.name)
 
 
+def policy_url_given() -> str | None:
+    """The chat completions endpoint behind an agent, from its variable; None if it is not set.
+
+    Raises:
+        InvalidInput: it is no HTTP address. The message does not quote it, because it may contain a key.
+    """
+    given = os.environ.get(POLICY_URL_VARIABLE) or None
+    if given is not None and not given.startswith(("http://", "https://")):
+        raise InvalidInput(f"{POLICY_URL_VARIABLE}: expected an address that begins with http:// or https://")
+    return given
+
+
+async def check_model(name: str | None, spec: EnvironmentSpec) -> None:
+    """Check that the experience model of a dream can be used. It loads no weights yet.
+
+    Raises:
+        InvalidInput: the setting or the model cannot be used.
+        UnknownName: there is no such model.
+    """
+    from dreamgym.dream.load import load_model
+
+    await load_model(dream_setting(name).model or None, env=spec.name).close()
+
+
 def dream_setting(model: str | None, without: Collection[Part] = (), against: Against | str = Against.DREAM) -> Setting:
     """The setting of a dream: its experience model, and the parts of the method that are left out.
 

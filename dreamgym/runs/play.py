@@ -13,6 +13,7 @@ from dreamgym.runs.opening import (
     SPLITS,
     Against,
     behaviour_or_agent,
+    check_model,
     dream_setting,
     dream_tasks,
     real_for,
@@ -68,6 +69,8 @@ async def play(
     behaviour, playing = behaviour_or_agent(agent, real)
     if playing is not None:  # an agent that cannot play is refused before a server starts
         check_policy_url(playing, policy_url)
+    if against is Against.DREAM:
+        await check_model(model, spec)
     with server(env, against, model=model, dsn=dsn, extra=("--store",) if keeps else ()) as url:
         if behaviour is not None:
             from dreamgym_client.environment import RemoteEnvironment

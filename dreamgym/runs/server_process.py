@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.request import Request, urlopen
 
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.runs.opening import DSN_VARIABLE, Against
 
 START_LIMIT_S = 120.0
@@ -52,7 +52,7 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it answers. Raises EnvironmentUnavailable, or InvalidInput if it was misused (2)."""
+        """Start it and wait until it answers. Raises EnvironmentUnavailable."""
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -70,8 +70,7 @@ class ServerProcess:
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline:
             if (code := self._process.poll()) is not None:
-                told = f"dreamgym-serve ended with exit code {code}; see above"
-                raise InvalidInput(told) if code == 2 else EnvironmentUnavailable(told)
+                raise EnvironmentUnavailable(f"dreamgym-serve ended with exit code {code}; see above")
             try:
                 with urlopen(request, timeout=2):  # noqa: S310  # an address of our own making
                     return

@@ -25,7 +25,6 @@ from pydantic import TypeAdapter
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
 from dreamgym.curriculum.goal_variation import goal_variation, held_out
 from dreamgym.curriculum.sampler import Curriculum, each_alone
-from dreamgym.dream.load import load_model
 from dreamgym.dream.mapped import mapped_worlds
 from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
@@ -40,7 +39,7 @@ from dreamgym.runs.kept import read_kept
 from dreamgym.runs.opening import (
     Against,
     as_described,
-    dream_setting,
+    check_model,
     may_be_learned,
     open_store,
     say_tasks_of_no_split,
@@ -123,11 +122,6 @@ def train(
             return second.policy
 
 
-async def _check_model(name: str | None, spec: EnvironmentSpec) -> None:
-    """Raises InvalidInput or UnknownName if the experience model cannot be used. It loads no weights yet."""
-    await load_model(dream_setting(name).model or None, env=spec.name).close()
-
-
 @contextmanager
 def _resumable(processes: ProcessGroup) -> Iterator[None]:
     """Add to the errors that interrupt a run how to continue it."""
@@ -208,8 +202,8 @@ class TrainRun:
         # a resumed run goes on with what it knows
         spec = load_spec(env) if config.stored_only or (resume and is_begun) else asyncio.run(seeded(env, dsn))
         _check_reality(config, spec, processes)
-        if config.algorithm not in RECORDED and config.against is Against.DREAM:
-            asyncio.run(_check_model(config.model, spec))
+        if not is_begun and config.algorithm not in RECORDED and config.against is Against.DREAM:
+            asyncio.run(check_model(config.model, spec))  # a resumed run keeps its model
         make_folder(out)
         held.enter_context(alone_in(out, waits=False))
         settings = out / "settings.json"
