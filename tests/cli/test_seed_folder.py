@@ -223,15 +223,21 @@ async def test_a_trajectory_with_an_unknown_tool_is_left_out_and_named(seed: Com
 
 
 async def test_what_the_database_cannot_store_is_left_out_and_named(seed: Command, crm: Path, dsn: str) -> None:
-    run(crm, "b", 2.0, ("get", "B\0b"), task="B\0b?")
     (crm / "recordings" / "c.jsonl").unlink()
-    said = (await seed("crm", "crm"))[1]
-    assert [line.partition(": contains a NUL")[0] for line in said] == [
-        "crm/trajectories.jsonl: left out: trajectory 'crm-b'",
-        f"crm/tasks.jsonl: left out: task {EnvironmentSpec.load(crm).tasks[1].id!r}",
-        "crm: 1 of 1 trajectories are new",
+    build_folder(crm)
+    with (crm / "tasks.jsonl").open("a") as file:
+        file.write(Task(id="mine", env="crm", instruction="B\0b?").model_dump_json() + "\n")
+    (known, _) = (crm / "trajectories.jsonl").read_text().splitlines()
+    other = Trajectory.model_validate_json(known).model_copy(update={"id": "other", "answer": "B\0b"})
+    Path("more.jsonl").write_text(other.model_dump_json() + "\n")
+    said = (await seed("crm", "crm", "more.jsonl"))[1]
+    assert [line.partition(": contains a NUL")[0] for line in said if "have no task" not in line] == [
+        "more.jsonl: left out: trajectory 'other'",
+        "crm/tasks.jsonl: left out: task 'mine'",
+        "crm: 2 of 2 trajectories are new",
+        "more.jsonl: 0 of 0 trajectories are new",
     ]
-    assert await stored(dsn) == (["crm-a"], ["Who is it?"])
+    assert (await stored(dsn))[0] == ["crm-a", "crm-b"]
 
 
 @pytest.mark.parametrize(
