@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from dreamgym.cli.options import Budget, Cluster, EnvName, ModelName, Seed
 from dreamgym.evaluation.episodes import WORKERS
-from dreamgym.runs.opening import Against, policy_url_given
+from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
 from dreamgym.runs.spending import spending
 
 
@@ -48,7 +49,7 @@ def collect(
                 out=out,
                 split=split,
                 workers=workers,
-                policy_url=policy_url_given(),
+                policy_url=os.environ.get(POLICY_URL_VARIABLE) or None,
                 model=model,
                 seed=seed,
                 cluster=cluster,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Annotated
 
 import typer
 
 from dreamgym.cli.options import Budget, EnvName, ModelName
 from dreamgym.runs.console import for_terminal, say
-from dreamgym.runs.opening import Against, policy_url_given
+from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
 from dreamgym.runs.spending import spending
 
 
@@ -33,7 +34,7 @@ def play(
     """
     from dreamgym.runs import play as runs
 
-    policy_url = policy_url_given()
+    policy_url = os.environ.get(POLICY_URL_VARIABLE) or None
     with spending(budget) as ledger:
         played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model, keeps=store))
         ledger.check()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.episode import Agent, check_policy_url, load_agent
+from dreamgym.episode import Agent, load_agent
 from dreamgym.evaluation.episodes import WORKERS
 from dreamgym.redaction import redact_by
 from dreamgym.runs import cluster as clusters
@@ -19,6 +19,7 @@ from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import (
     Against,
     behaviour_or_agent,
+    check_endpoint,
     dream_setting,
     dream_tasks,
     open_store,
@@ -92,7 +93,7 @@ async def collect(
         tasks = tasks_of(spec, split, real)
     behaviour, asked = behaviour_or_agent(agent, real)
     if asked is not None:
-        check_policy_url(asked, policy_url)
+        check_endpoint(asked, policy_url)
     setting = [str(where), str(spec.options), str(spec.max_steps)]
     setting += [str(model)] if where is Against.DREAM else []
     setting += [str(policy_url)] if behaviour is None else []

@@ -130,7 +130,7 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Iter
             redact = redact_by(spec.redact)
             for name, places in differing.items():
                 told = f"tool {name!r} is defined differently in {listed(places, 1)}"
-                say(f"{told if redact is None else redact(told)}; the first definition is kept")
+                say(f"{in_one_line(told if redact is None else redact(told))}; the first definition is kept")
             say(f"{folder}: a new environment {spec.name!r} with {len(spec.tools)} tools")
             yield spec
         say(f"{env}: serve it with `dreamgym serve {shlex.quote(env)}`")
@@ -159,7 +159,7 @@ def tell(report: ImportReport, redact: Redact | None) -> None:
         where, reason = listed([one.where for one in misfits], 1), misfits[0].reason
         told = f"calls of {tool!r} that its schema refuses are in {where}: {reason}"
         say(
-            f"{told if redact is None else redact(told)}. "
+            f"{in_one_line(told if redact is None else redact(told))}. "
             "If they come from another version of the server, import each version into an environment of its own"
         )
 

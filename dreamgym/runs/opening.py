@@ -20,7 +20,7 @@ from dreamgym.dream.model import Part
 from dreamgym.dream.task_check import checked_as_described
 from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import Behaviour, EnvironmentSpec, RealEnvironment, installed_real, load_spec, real_of
-from dreamgym.episode import Agent, load_agent
+from dreamgym.episode import Agent, check_policy_url, load_agent
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.redaction import redact_by, redacted_task
@@ -78,16 +78,15 @@ async def stored_trajectories(spec: EnvironmentSpec, dsn: str | None) -> Sequenc
         return await store.buffer.trajectories(spec.name)
 
 
-def policy_url_given() -> str | None:
-    """The chat completions endpoint behind an agent, from its variable; None if it is not set.
+def check_endpoint(agent: Agent, policy_url: str | None) -> None:
+    """Check that an agent has the chat completions endpoint that it needs.
 
     Raises:
-        InvalidInput: it is no HTTP address. The message does not quote it, because it may contain a key.
+        InvalidInput: there is none, or it is no HTTP address. The message does not quote it: it may contain a key.
     """
-    given = os.environ.get(POLICY_URL_VARIABLE) or None
-    if given is not None and not given.startswith(("http://", "https://")):
+    check_policy_url(agent, policy_url)
+    if policy_url is not None and not policy_url.startswith(("http://", "https://")):
         raise InvalidInput(f"{POLICY_URL_VARIABLE}: expected an address that begins with http:// or https://")
-    return given
 
 
 async def check_model(name: str | None, spec: EnvironmentSpec) -> None:
@@ -99,7 +98,8 @@ async def check_model(name: str | None, spec: EnvironmentSpec) -> None:
     """
     from dreamgym.dream.load import load_model
 
-    await load_model(dream_setting(name).model or None, env=spec.name).close()
+    if model := dream_setting(name).model:  # the default one can be used, and says which it is when it is loaded
+        await load_model(model, env=spec.name).close()
 
 
 def dream_setting(model: str | None, without: Collection[Part] = (), against: Against | str = Against.DREAM) -> Setting:

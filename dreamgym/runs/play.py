@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
-from dreamgym.episode import check_policy_url
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.runs.opening import (
     SPLITS,
     Against,
     behaviour_or_agent,
+    check_endpoint,
     check_model,
     dream_setting,
     dream_tasks,
@@ -68,7 +68,7 @@ async def play(
         (chosen,) = await dream_tasks(spec, [chosen], dsn)
     behaviour, playing = behaviour_or_agent(agent, real)
     if playing is not None:  # an agent that cannot play is refused before a server starts
-        check_policy_url(playing, policy_url)
+        check_endpoint(playing, policy_url)
     if against is Against.DREAM:
         await check_model(model, spec)
     with server(env, against, model=model, dsn=dsn, extra=("--store",) if keeps else ()) as url:

@@ -85,7 +85,7 @@ def _check_for_secrets(given: str, key: str) -> None:
 class Settings(Frozen):
     """Settings of a training run, whatever its algorithm."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, hide_input_in_errors=True)
 
     algorithm: Literal["grpo", "ppo", "sft", "dpo"] = "grpo"
     """`grpo` and `ppo` learn from rollouts; `sft` and `dpo` learn from recordings alone."""

@@ -384,6 +384,7 @@ def test_an_endpoint_that_is_no_http_address_is_misuse(dreamgym: Command, monkey
     code, _, err = dreamgym(*collect(1, agent="react"))
     assert code == 2
     assert "OPENAI_BASE_URL: expected an address that begins with http:// or https://" in err
+    assert dreamgym(*collect(1))[0] == 0, "a behaviour asks no endpoint"
 
 
 def test_two_collections_do_not_write_to_one_file(dreamgym: Command) -> None:

@@ -261,15 +261,18 @@ def test_real_steps_of_a_round_that_is_cancelled_at_the_end_of_the_run_are_in_th
     assert real_steps(read_record(record)) == len(steps)
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
 def test_an_environment_that_cancels_its_own_step_ends_the_run(
-    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal, staleness: int
 ) -> None:
+    settings = AHEAD.model_copy(update={"staleness": staleness})
+
     class Cancelled(LampEnvironment):
         async def step(self, action: ToolCall) -> StepResult:
             raise asyncio.CancelledError
 
     with pytest.raises(EnvironmentUnavailable, match="the round of update 0 was cancelled"):
-        trained(lamp_spec, lamp_policy, tmp_path, AHEAD, portal, make=lambda version, group: Cancelled())
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, make=lambda version, group: Cancelled())
 
 
 def test_a_policy_that_plays_ahead_gets_better(

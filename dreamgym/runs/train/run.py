@@ -322,7 +322,8 @@ class TrainRun:
                 backing = self._open(portal, opened)
                 tasks, generator = portal.call(self._tasks, backing)
                 made = portal.call(backing.store.buffer.tasks, self.spec.name) if generator is not None else ()
-                generated = [task for task in made if task.origin is Origin.GENERATED]
+                redact = redact_by(self.spec.redact)
+                generated = [redacted_task(task, redact) for task in made if task.origin is Origin.GENERATED]
                 url = backing.server.url if isinstance(backing, ServerAndStore) else None
                 return _Served(url, tasks, generated, varies=generator is not None)
 

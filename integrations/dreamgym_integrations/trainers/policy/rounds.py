@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +55,12 @@ class OfModel(Protocol):
         """Called when the weights of the model have changed."""
 
 
+def _cancelled(update: int) -> EnvironmentUnavailable:
+    return EnvironmentUnavailable(
+        f"the round of update {update} was cancelled while it was played: an environment raised CancelledError"
+    )
+
+
 class RoundsOnDemand:
     """Each round is played by the policy as it is when the update begins."""
 
@@ -62,7 +68,10 @@ class RoundsOnDemand:
         self._practice, self._player, self._portal = practice, player, portal
 
     def take(self, update: int) -> Round:
-        return self._portal.call(played, self._practice, self._player, update, update)
+        try:
+            return self._portal.call(played, self._practice, self._player, update, update)
+        except CancelledError:
+            raise _cancelled(update) from None
 
     def updated(self, updates: int) -> None:
         pass
@@ -160,10 +169,7 @@ class RoundsAhead:
                     return
         except asyncio.CancelledError:
             self._unfinished = update
-            why = (
-                f"the round of update {update} was cancelled while it was played: an environment raised CancelledError"
-            )
-            self._rounds.put_nowait(EnvironmentUnavailable(why))  # for a trainer that waits for the round
+            self._rounds.put_nowait(_cancelled(update))  # for a trainer that waits for the round
             raise
         except Exception as error:  # noqa: BLE001  # the trainer raises it where it waits for the round
             self._rounds.put_nowait(error)
