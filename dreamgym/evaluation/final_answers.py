@@ -15,7 +15,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.evaluation.steps import Detection, detected
-from dreamgym.types import Frozen, StopReason, Trajectory
+from dreamgym.types import Frozen, Source, StopReason, Trajectory
 
 
 class EpisodeVerdict(Frozen):
@@ -69,8 +69,12 @@ def final_answers(verdicts: Sequence[EpisodeVerdict], *, known: int) -> FinalAns
 
 
 def with_outcome(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
-    """The trajectories that have steps and whose final reward is recorded."""
-    return [one for one in trajectories if one.final_reward is not None and one.transitions]
+    """The trajectories that have steps and whose final reward is recorded. An import writes it into the last step."""
+    return [one for one in trajectories if one.transitions and (one.final_reward is not None or _is_judged(one))]
+
+
+def _is_judged(one: Trajectory) -> bool:
+    return one.source is Source.IMPORTED and one.transitions[-1].result.terminated
 
 
 async def verdicts_on(
@@ -94,4 +98,4 @@ async def verdicts_on(
         if (one.answer is not None or (checked is None and has_finished)) and isinstance(model, Judge):
             with suppress(PredictionError):
                 judged = await model.judge(spec, one.task, one.transitions, one.answer, seed=seed)
-        yield EpisodeVerdict(trajectory=one.id, recorded=(one.final_reward or 0) > 0, judged=judged, checked=checked)
+        yield EpisodeVerdict(trajectory=one.id, recorded=one.success, judged=judged, checked=checked)

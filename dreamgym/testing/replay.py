@@ -460,6 +460,15 @@ async def _what_has_changed_is_found_as_of_its_old_place(buffer: ReplayBuffer) -
     for command in ("north", "north!"):  # an identical call and a similar one
         found = await buffer.nearest(sample_retrieval("kitchen", command, as_of=then, k=9))
         assert [one.transition for one in found] == [north], "the first has the state and the call of the later one"
+    # now with the later one in the same world and with the same outcome
+    west, east = sample_transition("attic", "west", "roof"), sample_transition("attic", "east", "loft")
+    await buffer.add([sample_trajectory("early", west, world="house")])
+    then = await buffer.watermark(ENV)
+    await buffer.add([sample_trajectory("late", east, world="house")])
+    await buffer.upsert([sample_trajectory("early", east, world="house")])
+    for command in ("east", "east!"):
+        found = await buffer.nearest(sample_retrieval("attic", command, as_of=then, k=1))
+        assert [one.transition for one in found] == [east], "the early one has the step of the late one"
 
 
 async def _a_group_keeps_its_watermark(buffer: ReplayBuffer) -> None:

@@ -149,6 +149,13 @@ def test_a_real_server_that_answers_no_call_is_no_measurement(
         checked(env, "--against", "real")
 
 
+def test_a_long_recorded_answer_is_cut_where_the_dream_has_none(tmp_path: Path) -> None:
+    long = [played(f"episode-{i}", (add(i), StepResult(observation="count " + "9" * 100_000))) for i in range(5)]
+    printed = checked(folder(tmp_path, long), "--against", "dream", "--model", "nearest")
+    assert "got       no answer" in printed
+    assert len(printed) < 5_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

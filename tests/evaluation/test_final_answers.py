@@ -11,7 +11,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.evaluation.final_answers import EpisodeVerdict, final_answers, verdicts_on, with_outcome
 from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.llm import ScriptedLLM
-from dreamgym.types import StopReason, Trajectory
+from dreamgym.types import Source, StopReason, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +53,15 @@ async def test_the_judge_is_also_asked_about_an_agent_that_finished_without_an_a
         silent = episode.model_copy(update={"answer": None, "stop_reason": reason})
         (one,) = await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES])), silent)
         assert (one.recorded, one.rewarded) == (True, verdict)
+
+
+async def test_an_imported_episode_has_its_outcome_in_its_last_step() -> None:
+    episode = await ended(done=True, reward=None)
+    *others, last = episode.transitions
+    over = last.model_copy(update={"result": last.result.model_copy(update={"terminated": True, "reward": 1.0})})
+    told = episode.model_copy(update={"source": Source.IMPORTED, "transitions": (*others, over)})
+    assert [one.recorded for one in await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES])), told)] == [True]
+    assert with_outcome([episode]) == []
 
 
 async def test_an_answer_that_is_json_is_no_state_for_the_check_if_the_environment_has_no_states() -> None:

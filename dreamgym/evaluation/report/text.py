@@ -34,6 +34,8 @@ from dreamgym.evaluation.report.tables import (
 AGREEMENT = "answers by tool"
 LINE = 110
 """Most characters of a line of the short report."""
+LINE_WITH_REASON = 500
+"""Most characters of a line about a call without an answer: the reason often stands at its end."""
 STATE_NOTES = (
     "Exact: the whole state after the call is the recorded one. F1: over the changed fields with their new values. "
     '"not recorded": the steps whose exact call was not recorded in this state.',
@@ -96,9 +98,8 @@ def check_as_text(report: CheckReport) -> str:
             *([f"      invalid   {call.invalid}"] if call.invalid else ()),
         ]
         in_one_line = (line.replace("\n", " ⏎ ") for line in shown)
-        # why there is no answer is shown whole: the reason often stands at its end
-        is_whole = call.got is None
-        lines += [line if is_whole or len(line) <= LINE else f"{line[: LINE - 1]}…" for line in in_one_line]
+        most = LINE if call.got else LINE_WITH_REASON
+        lines += [line if len(line) <= most else f"{line[: most - 1]}…" for line in in_one_line]
     return "\n".join(lines)
 
 

@@ -166,10 +166,11 @@ class EnvironmentIndex:
                 self.transitions[identity] = stored
                 self.keys[key_of(transition)].append(stored)
             self.transitions[identity].seen_in[sighting].add(trajectory.id)
-            self.transitions[identity].first_at.setdefault(sighting, position)
+            first = self.transitions[identity].first_at
+            first[sighting] = min(position, first.get(sighting, position))
             for state in (transition.state, transition.next_state):
                 sources, first_at = self.states[state].get(trajectory.world_id, (0, position))
-                self.states[state][trajectory.world_id] = sources | bit, first_at
+                self.states[state][trajectory.world_id] = sources | bit, min(position, first_at)
 
     def agreement(self, retrieval: Retrieval) -> Counter[str]:
         """World to the number of states seen by the running episode that it contains."""

@@ -94,8 +94,9 @@ class Batch:
                 states.append((state_ids[state], world))
                 self.states[states[-1]] |= 1 << source
             if trajectory.id in self.positions:
+                position = self.positions[trajectory.id]
                 for place in (key, sighting, *states):
-                    self.first_at.setdefault(place, self.positions[trajectory.id])
+                    self.first_at[place] = min(position, self.first_at.get(place, position))
 
 
 async def add_trajectories(
@@ -339,8 +340,9 @@ async def _store_sightings(
         f"sightings_{env_id}",
         env_id,
         fields([sighting for sighting in batch.sightings if sighting[1] in known_transitions]),
-        "(env_id, key, transition_id, world_id, source, goal) DO UPDATE SET only_trajectory = NULL "
-        "WHERE old.only_trajectory IS NOT NULL",
+        "(env_id, key, transition_id, world_id, source, goal) DO UPDATE SET only_trajectory = NULL, "
+        "first_at = least(old.first_at, excluded.first_at) "
+        "WHERE old.only_trajectory IS NOT NULL OR excluded.first_at < old.first_at",
     )
 
 
@@ -367,8 +369,9 @@ async def _store_states(
         f"world_states_{env_id}",
         env_id,
         fields([state for state in batch.states if state[1] in known_worlds]),
-        "(env_id, state, world_id) DO UPDATE SET sources = old.sources | excluded.sources "
-        "WHERE old.sources | excluded.sources <> old.sources",
+        "(env_id, state, world_id) DO UPDATE SET sources = old.sources | excluded.sources, "
+        "first_at = least(old.first_at, excluded.first_at) "
+        "WHERE old.sources | excluded.sources <> old.sources OR excluded.first_at < old.first_at",
     )
 
 
