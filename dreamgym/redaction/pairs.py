@@ -171,7 +171,7 @@ _OTHER_SCHEME = re.compile(
     r"(?i)\bauthorization:\s{0,4}[a-z][\w-]{1,30}[ \t]{1,4}(?P<value>(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}+)"
 )
 _COOKIES = re.compile(r"(?i)\b(?:set-)?cookie:\s{0,4}(?P<value>[\w.-]{1,64}=[^\r\n\"']+)")
-_COOKIE = re.compile(r"(?i)(?<![^\s;:])(?!(?:path|domain|expires|max-age|samesite)=)[^\s=;]++=(?P<value>[^;\s]{3,})")
+_COOKIE = re.compile(r"(?i)(?<![^\s;:])(?!(?:path|domain|expires|max-age|samesite)=)[^\s=;:]++=(?P<value>[^;\s]{3,})")
 """A cookie in a header; what follows it in `Set-Cookie` are its attributes."""
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)", re.DOTALL

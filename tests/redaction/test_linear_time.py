@@ -110,6 +110,7 @@ EACH: dict[str, Callable[[str], object]] = {
             tables.columns,
         )
     },
+    "cookies": pairs.cookies_in,
     "own names": found(pairs.behind({"a", "password"})),
     "columns of own names": found(tables.under({"a", "password"})),
     **{kind: found(rule, MAKE) for kind, rule in personal.RULES.items()},
@@ -133,6 +134,7 @@ def test_each_rule_alone_takes_time_in_proportion_to_the_text(name: str) -> None
             "a.",
             "a@",
             "a:",
+            ":",
             "4 ",
             "password=",
             "|password|\n",
@@ -159,6 +161,12 @@ def test_an_address_in_a_long_text_is_found_in_time_that_grows_with_the_text() -
 def test_the_time_grows_with_the_length_of_the_text(piece: str) -> None:
     redactor = Redactor(RedactionRules(), key=b"k" * 32)
     assert grows_linearly(redactor.text, lambda size: piece * (size // len(piece)))
+
+
+def test_the_time_grows_with_the_length_of_the_cookies() -> None:
+    redactor = Redactor(RedactionRules(), key=b"k" * 32)
+    assert grows_linearly(EACH["beside"], lambda size: "cookie: a=b; " + ":" * size)
+    assert grows_linearly(lambda cookies: redactor.value({"cookie": cookies}), lambda size: ":" * size)
 
 
 @pytest.mark.parametrize("end", ["", "\nQUFB", " é"])
