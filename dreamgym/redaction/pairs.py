@@ -129,7 +129,7 @@ def _option(name: str) -> re.Pattern[str]:
 
 def _element(name: str) -> re.Pattern[str]:
     value = r"(?:<!\[CDATA\[)?(?P<value>[^<>]{1,4096}?)(?:\]\]>\s{0,16})?"
-    return re.compile(rf"(?i)<(?P<name>{name})(?:\s[^<>]{{0,256}})?>\s{{0,16}}{value}<")
+    return re.compile(rf"(?i)<(?P<name>{name})(?:\s[^<>]{{0,256}})?>\s{{0,16}}{value}(?=<)")
 
 
 _TAG = re.compile(r"<[A-Za-z][\w:-]{0,40}\s[^<>]{1,4096}>")

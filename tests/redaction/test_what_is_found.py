@@ -48,6 +48,7 @@ ENCODED = base64.urlsafe_b64encode(f"password={SAID} ".encode()).decode()
         f'<meta name="csrf-token" content="{SAID}">',
         f'<input value=\'{SAID}\' type="hidden" name="authenticity_token">',
         f'<add key="ApiKey" value="{SAID}"/>',
+        f"<user>\n  <password>{SAID}</password>\n</user>",
         f"<password><![CDATA[{SAID}]]></password>",
         f"<apiKey type='x'> <![CDATA[ {SAID} ]]> </apiKey>",
         f"https://example.org/open/{ENCODED}",
