@@ -128,8 +128,10 @@ def _option(name: str) -> re.Pattern[str]:
 
 
 def _element(name: str) -> re.Pattern[str]:
-    value = r"(?:<!\[CDATA\[)?(?P<value>[^<>]{1,4096}?)(?:\]\]>\s{0,16})?"
-    return re.compile(rf"(?i)<(?P<name>{name})(?:\s[^<>]{{0,256}})?>\s{{0,16}}{value}(?=<)")
+    """Pattern of an element and its text. It ends before the next `<` or CDATA, where another element may begin."""
+    cdata = r"<!\[CDATA\[(?P<cdata>(?:[^<\]]|<(?!!\[CDATA\[)|\](?!\]>)){1,4096}+)\]\]>"
+    text = r"(?:<!\[CDATA\[)?(?P<value>[^<>]{1,4096})(?=<)"
+    return re.compile(rf"(?i)<(?P<name>{name})(?:\s[^<>]{{0,256}})?>\s{{0,16}}(?:(?={cdata})|{text})")
 
 
 _TAG = re.compile(r"<[A-Za-z][\w:-]{0,40}\s[^<>]{1,4096}>")
@@ -301,9 +303,10 @@ def _kind(match: re.Match[str]) -> str:
 
 def _contents(element: re.Pattern[str], text: str, *, is_own: bool = False) -> Iterator[Find]:
     for match in element.finditer(text):
-        name, value = match["name"].rpartition(":")[2], match["value"].strip()
+        group = "value" if match["cdata"] is None else "cdata"
+        name, value = match["name"].rpartition(":")[2], match[group].strip()
         if value and (is_own or (holds_secret(name, value) and not stands_for_one(value))):
-            start = match.start("value") + match["value"].index(value)
+            start = match.start(group) + match[group].index(value)
             yield Find(start, start + len(value), match["name"], is_told=True)
 
 
