@@ -200,20 +200,37 @@ def test_the_reason_says_if_what_follows_a_fault_on_its_line_was_not_read(
         assert skipped.reason.endswith("; what follows it on this line was not read") is (len(read) == 2)
 
 
+@pytest.mark.parametrize("place", [0, 2, 4])
 @pytest.mark.parametrize("indent", [1, 2, 4, "\t"])
 @pytest.mark.parametrize(
     ("begin", "between", "end"), [("[\n", ",\n", "\n]"), ("[", ", ", "]"), ("[", "\n,", "\n]"), ("", "\n", "")]
 )
 def test_a_broken_value_over_many_lines_is_one_fault_and_loses_no_other(
-    begin: str, between: str, end: str, indent: int | str, tmp_path: Path
+    begin: str, between: str, end: str, indent: int | str, place: int, tmp_path: Path
 ) -> None:
-    texts = [json.dumps(chat, indent=indent) for chat in FIVE]
+    others = [chat["messages"][0]["content"] for chat in FIVE if chat is not FIVE[place]]
     for broken in ('"tool_call_id" "1"', '"tool_call_id": 1x', ""):
-        texts[2] = json.dumps(FIVE[2], indent=indent).replace('"tool_call_id": "1"', broken)
+        texts = [json.dumps(chat, indent=indent) for chat in FIVE]
+        texts[place] = texts[place].replace('"tool_call_id": "1"', broken)
         report = imported(tmp_path, spec("find"), begin + between.join(texts) + end)
-        assert [trajectory.task.instruction for trajectory in report.trajectories] == ["one", "two", "four", "five"]
+        assert [trajectory.task.instruction for trajectory in report.trajectories] == others
         (skipped,) = report.skipped
         assert skipped.reason.startswith("is not valid JSON: Expecting ")
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+@pytest.mark.parametrize("pad", ["", " ", "    ", "\t"])
+@pytest.mark.parametrize(("begin", "comma", "end"), [("[", ",", "]"), ("[\n", ",", "\n]"), ("", "", "")])
+def test_a_line_without_its_closing_brace_is_one_fault_and_loses_no_other(
+    begin: str, comma: str, end: str, pad: str, place: int, tmp_path: Path
+) -> None:
+    others = [chat["messages"][0]["content"] for chat in FIVE if chat is not FIVE[place]]
+    texts = [json.dumps(chat) for chat in FIVE]
+    texts[place] = texts[place][:-1]
+    report = imported(tmp_path, spec("find"), begin + f"{comma}\n{pad}".join(texts) + end)
+    assert [trajectory.task.instruction for trajectory in report.trajectories] == others
+    (skipped,) = report.skipped
+    assert skipped.reason.startswith("is not valid JSON: Expecting ")
 
 
 @pytest.mark.parametrize("compress", [lzma.compress, gzip.compress])

@@ -185,12 +185,15 @@ class _Reading:
         """Where another value may begin behind the faulty one: on the next line that is indented no deeper than it.
 
         If its fault is on its first line, it may have only that line, and the next line is read however it is indented.
+        So is it if the fault is the `{` with which the next line begins: the first line lacks its `}`.
         """
         _, begin, end = self._line()
         if fault <= end:
             return end
+        if self._content.startswith("{", fault) and _BETWEEN_ITEMS.fullmatch(self._content, end, fault):
+            return fault
         before = self._content[begin : self.position]
-        indent = len(before) - len(before.lstrip(" \t["))
+        indent = len(before) - len(before.lstrip(" \t"))
         lines = _NEXT_LINE.finditer(self._content, end)
         return next((line.end() for line in lines if len(line["indent"]) <= indent), len(self._content))
 
