@@ -231,6 +231,7 @@ def test_a_line_without_its_closing_brace_is_one_fault_and_loses_no_other(
     assert [trajectory.task.instruction for trajectory in report.trajectories] == others
     (skipped,) = report.skipped
     assert skipped.reason.startswith("is not valid JSON: Expecting ")
+    assert "not read" not in skipped.reason
 
 
 @pytest.mark.parametrize("compress", [lzma.compress, gzip.compress])

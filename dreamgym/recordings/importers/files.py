@@ -168,7 +168,8 @@ class _Reading:
         if not (at == self._told_at or is_piece):  # a list has the fault of its faulty item
             lines = str.count(self._content, "\n", self.position, at)
             reason = f"is not valid JSON: {error.msg.removesuffix(' at')} at line {line + lines}, column {error.colno}"
-            if self._content.find("{", at, self._end_of_line(at)) >= 0:
+            begins_line = _BETWEEN_ITEMS.fullmatch(self._content, self._content.rfind("\n", 0, at) + 1, at)
+            if not begins_line and self._content.find("{", at, self._end_of_line(at)) >= 0:  # else it is read next
                 reason += "; what follows it on this line was not read"
         elif at >= self._end_of_text or "Unterminated string" in str(error):  # the lines of an item that is cut off
             self.position = len(self._content)
