@@ -57,6 +57,13 @@ def test_a_first_observation_that_is_json_is_read_as_those_of_the_steps_are(tmp_
     assert trajectory.task.initial_state == step.state == step.result.observation == '{"room": 1}'
 
 
+def test_a_first_observation_that_is_an_empty_list_is_kept_as_those_of_the_steps_are(tmp_path: Path) -> None:
+    episode: JsonObject = {"goal": "find it", "initial_observation": [], "steps": [{**STEP, "observation": []}]}
+    trajectory = only(imported(tmp_path, text_spec(), episode))
+    (step,) = trajectory.transitions
+    assert trajectory.task.initial_state == step.state == step.result.observation == "[]"
+
+
 def test_the_instruction_is_the_first_text_and_one_that_is_no_text_before_it_is_reported(tmp_path: Path) -> None:
     instructions: list[tuple[JsonObject, str, list[str]]] = [
         ({"instruction": {"text": "Find"}, "goal": "find it"}, "find it", ["its instruction is not a text"]),

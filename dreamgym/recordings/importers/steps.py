@@ -34,7 +34,7 @@ from dreamgym.recordings.importers.base import (
 from dreamgym.recordings.importers.base import text as string
 from dreamgym.recordings.importers.messages import ToolRequest, action_of, result_from
 from dreamgym.state import objects
-from dreamgym.types import JsonObject, StopReason
+from dreamgym.types import JsonObject, StepResult, StopReason
 
 _INSTRUCTIONS = ("instruction", "task_description", "query", "goal")
 _COLUMNS = {"action": "actions", "observation": "observations", "valid": "valid_action"}
@@ -94,7 +94,7 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
     if done and is_rated:
         ended = steps[-1].result.model_copy(update={"terminated": True})
         steps[-1] = ImportedStep(steps[-1].action, ended)
-    opening = result_from(fields.get("initial_observation")).observation
+    opening = _observed(fields.get("initial_observation")).observation
     instruction, passed_over = _instruction(fields)
     left_out += [Skipped(where, f"its {name} is not a text") for name in passed_over]
     return ImportedEpisode(
@@ -150,8 +150,7 @@ def _step(row: JsonObject) -> ImportedStep | str:
     missing = [repr(name) for name in ("action", "observation") if row.get(name) is None]
     if missing:
         return f"has no {' and no '.join(missing)}; {_EXPECTED}, got an object with {keys_of(row)}"
-    observation = "[]" if row["observation"] == [] else row["observation"]
-    result = result_from(observation, is_error=row.get("valid") is False or row.get("is_error") is True)
+    result = _observed(row["observation"], is_error=row.get("valid") is False or row.get("is_error") is True)
     result = result.model_copy(update={"reward": number(row.get("reward")) or 0.0})
     action = row["action"]
     if isinstance(action, str) and action.strip():
@@ -163,6 +162,11 @@ def _step(row: JsonObject) -> ImportedStep | str:
         return f"its action has no {' and no '.join(missing)}; {_EXPECTED}, got an action with {keys_of(action)}"
     call = action_of(ToolRequest(string(action.get("name")), action.get("arguments")))
     return call if isinstance(call, str) else ImportedStep(call, result)
+
+
+def _observed(observation: JsonValue, *, is_error: bool = False) -> StepResult:
+    """The result with this observation. An empty list is an answer, rather than content without a block."""
+    return result_from("[]" if observation == [] else observation, is_error=is_error)
 
 
 def _episodes(value: JsonValue) -> Iterator[tuple[str, JsonObject]]:
