@@ -130,6 +130,15 @@ def test_an_end_whose_reward_and_sum_disagree_about_the_success_stays_open(
     assert [one.reason for one in report.left_out] == [reason]
 
 
+def test_rewards_that_sum_up_to_0_as_decimals_are_no_success(tmp_path: Path) -> None:
+    rewards = [0.1, 0.2, -0.3, 0]
+    assert sum(rewards) > 0
+    rows: list[JsonValue] = [{**STEP, "reward": reward, "done": reward == 0} for reward in rewards]
+    report = imported(tmp_path, text_spec(), {"goal": "find it", "steps": rows})
+    (told,) = report.trajectories
+    assert (told.success, told.reward, report.left_out) == (False, 0.0, [])
+
+
 def test_a_result_of_intercode_succeeds_only_with_a_score_of_1(tmp_path: Path) -> None:
     for score in (0.0, 0.66, 1.0):
         episode = {"query": "count them", "steps": [{**STEP, "reward": score}], "summary": {"max_reward": score}}

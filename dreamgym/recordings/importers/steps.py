@@ -87,10 +87,14 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
         left_out.append(Skipped(where, "its success is neither true nor false"))
     # a step that ends the task has a known reward; without a reward, the end must stay open
     is_rated = readable and (final is not None or rewards[-1:] not in ([], [None]))
-    if done and is_rated and final is None and (doubt := _doubt([reward or 0.0 for reward in rewards])):
-        is_rated = False
-        steps[-1] = ImportedStep(steps[-1].action, steps[-1].result.model_copy(update={"reward": 0.0}))
-        left_out.append(Skipped(where, f"{doubt}: add `success`, true or false"))
+    if done and is_rated and final is None:
+        known = [reward or 0.0 for reward in rewards]
+        if doubt := _doubt(known):
+            is_rated = False
+            steps[-1] = ImportedStep(steps[-1].action, steps[-1].result.model_copy(update={"reward": 0.0}))
+            left_out.append(Skipped(where, f"{doubt}: add `success`, true or false"))
+        elif known[-1] <= 0 < sum(known):  # 0.1 + 0.2 - 0.3 is not quite 0, and any positive sum is a success
+            final = 0.0
     if done and is_rated:
         ended = steps[-1].result.model_copy(update={"terminated": True})
         steps[-1] = ImportedStep(steps[-1].action, ended)
@@ -137,7 +141,7 @@ def _doubt(rewards: list[float]) -> str:
 
     A trajectory succeeds with a positive sum, and in a dream its last step does with a positive reward.
     """
-    last, total = rewards[-1], sum(rewards)
+    last, total = rewards[-1], round(sum(rewards), 9)
     if 0 < last < 1:
         return "its last reward is a score between 0 and 1"
     if (last > 0) != (total > 0):
