@@ -271,8 +271,9 @@ class _Said:
     """Functions that gave a value of our clock, of chance or of our connection."""
 
     def is_unsure(self, statement: str) -> bool:
-        """True if the answer may depend on such a value. That of a write does not depend on a column's default."""
-        is_default = self.written and not self.rows and not any(name in statement.lower() for name in self.unsure)
+        """True if the answer may depend on such a value. A write that reads nothing may take it only as a default."""
+        is_only_written = self.written and not self.rows and not self.read
+        is_default = is_only_written and not any(name in statement.lower() for name in self.unsure)
         return bool(self.unsure) and not is_default
 
 
@@ -324,13 +325,19 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
 
 def _noted(unsure: set[str], name: str, *given: object) -> str | bytes | float | None:
     """Call a function of SQLite, and note its name if its value is not the server's."""
-    if len(given) < DATES.get(name, len(given) + 1) or HERE_AND_NOW & {str(one).lower() for one in given}:
+    if len(given) < DATES.get(name, len(given) + 1) or HERE_AND_NOW & {_word(one) for one in given}:
         unsure.add(name)
     arguments = "" if name in CLOCK else f"({', '.join('?' for _ in given)})"
     with closing(sqlite3.connect(":memory:")) as plain:
         plain.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH)
         (value,) = plain.execute(f"SELECT {name}{arguments}", given).fetchone()
     return value  # type: ignore[no-any-return]
+
+
+def _word(given: object) -> str:
+    """An argument as a function of a time reads it: bytes are text, which ends before a NUL, and case is ignored."""
+    text = given.decode(errors="replace") if isinstance(given, bytes) else str(given)
+    return text.partition("\0")[0].lower()
 
 
 def _catalogue(
