@@ -298,8 +298,11 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
         left[0] -= 1
         return left[0] < 0 or time.thread_time() > end
 
+    plain = sqlite3.connect(":memory:")
+    plain.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH)
     for name in (*CLOCK, *CHANCE, *OF_CONNECTION, *DATES):
-        opened.create_function(name, -1, partial(_noted, unsure, name))
+        # as in SQLite, an index may use the functions of a time
+        opened.create_function(name, -1, partial(_noted, plain, unsure, name), deterministic=name in DATES)
     opened.set_authorizer(allow)
     opened.set_progress_handler(work, 100)
     try:
@@ -321,16 +324,15 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
     finally:
         opened.set_progress_handler(None, 0)
         opened.set_authorizer(None)
+        plain.close()
 
 
-def _noted(unsure: set[str], name: str, *given: object) -> str | bytes | float | None:
-    """Call a function of SQLite, and note its name if its value is not the server's."""
+def _noted(plain: sqlite3.Connection, unsure: set[str], name: str, *given: object) -> str | bytes | float | None:
+    """Call a function of SQLite in a plain database, and note its name if its value is not the server's."""
     if len(given) < DATES.get(name, len(given) + 1) or HERE_AND_NOW & {_word(one) for one in given}:
         unsure.add(name)
     arguments = "" if name in CLOCK else f"({', '.join('?' for _ in given)})"
-    with closing(sqlite3.connect(":memory:")) as plain:
-        plain.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH)
-        (value,) = plain.execute(f"SELECT {name}{arguments}", given).fetchone()
+    (value,) = plain.execute(f"SELECT {name}{arguments}", given).fetchone()
     return value  # type: ignore[no-any-return]
 
 

@@ -365,6 +365,21 @@ def test_a_write_that_compares_with_the_clock_of_a_view_is_not_answered() -> Non
     assert answers == [None]
 
 
+def test_a_join_of_days_in_a_long_table_is_answered_also_after_the_session_made_an_index_of_days() -> None:
+    rows: list[JsonValue] = [{"id": one, "made": f"2024-01-{1 + one % 28:02d}"} for one in range(1, 1501)]
+    rules = learned(
+        [("read_query", {"query": "SELECT * FROM notes"}, rows)],
+        [
+            ("read_query", {"query": "SELECT COUNT(*) AS n FROM notes"}, [{"n": 1500}]),
+            ("write_query", {"query": "DELETE FROM notes WHERE id = 1"}, [{"affected_rows": 1}]),
+        ],
+    )
+    join = "SELECT COUNT(*) AS n FROM notes a JOIN notes b ON date(a.made) = date(b.made) WHERE a.id <= 10"
+    index = ("write_query", {"query": "CREATE INDEX days ON notes (date(made))"})
+    assert played(rules, ("read_query", {"query": join})) == ['[{"n": 540}]']
+    assert played(rules, ("read_query", {"query": join}), before=[index]) == ['[{"n": 540}]']
+
+
 def test_a_row_that_gets_the_time_by_default_is_written_and_not_shown() -> None:
     columns = [{"name": "id", "type": "INTEGER", "pk": 1}, {"name": "text", "type": "TEXT"}]
     columns.append({"name": "made", "type": "TEXT", "dflt_value": "CURRENT_TIMESTAMP"})
