@@ -133,8 +133,9 @@ class Sheet:
             raise UnknownCell(formula)
         try:
             value = self._number(ast.parse(formula[1:].strip(), mode="eval").body, depth, known)
-            # some servers show a whole result of fractions as 6, others as 6.0
-            is_shown = math.isfinite(value) and not (isinstance(value, float) and value.is_integer())
+            # some servers show a whole result of fractions as 6, others as 6.0; some round to 15 digits, others do not
+            is_whole = isinstance(value, float) and value.is_integer()
+            is_shown = math.isfinite(value) and not is_whole and float(f"{value:.15g}") == value
         except (SyntaxError, RecursionError, MemoryError, OverflowError) as error:
             raise UnknownCell(formula) from error
         if not is_shown or abs(value) > LARGEST:

@@ -87,11 +87,18 @@ def test_a_number_as_only_python_writes_it_has_no_value_in_a_sheet(formula: str)
         Sheet({(1, 1): formula}, computes=True).value((1, 1))
 
 
-@pytest.mark.parametrize("formula", ["=12*0.5", "=12*1.0", "=999999999999999*99", "=0-999999999999999*99"])
+@pytest.mark.parametrize(
+    "formula",
+    ["=12*0.5", "=12*1.0", "=999999999999999*99", "=0-999999999999999*99", "=12*0.4-11", "=0.1+0.2"],
+)
 def test_a_formula_has_no_value_if_a_sheet_may_show_the_number_in_another_way(formula: str) -> None:
     with pytest.raises(UnknownCell):
         Sheet({(1, 1): formula}, computes=True).value((1, 1))
-    assert Sheet({(1, 1): "=12*0.4-11"}, computes=True).value((1, 1)) == pytest.approx(-6.2)
+
+
+@pytest.mark.parametrize(("formula", "value"), [("=19.99*3", 59.97), ("=0.5-7", -6.5), ("=7*3-30", -9)])
+def test_a_formula_has_the_value_that_a_sheet_shows(formula: str, value: float) -> None:
+    assert Sheet({(1, 1): formula}, computes=True).value((1, 1)) == value
 
 
 def test_a_formula_has_no_answer_if_no_recording_shows_that_the_server_computes_it() -> None:
