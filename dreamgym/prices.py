@@ -67,6 +67,8 @@ FREE = Price(prompt=0, completion=0, cached=0)
 
 OF_ONES_OWN = frozenset({"azure", "azure_ai", "databricks", "watsonx"})
 """Providers at which each customer has an address of their own, with the listed prices."""
+OTHER_NAMES = {"fireworks_ai": "FIREWORKS", "friendliai": "FRIENDLI", "lambda_ai": "LAMBDA", "vertex_ai": "VERTEXAI"}
+"""Providers of whose name litellm's variable for the address has another form."""
 
 
 def price_of(model: str) -> Price | None:
@@ -87,7 +89,8 @@ def price_of(model: str) -> Price | None:
     if not slash:
         provider, own = "openai", name
     if model.startswith("litellm:") or provider not in OPENAI_PROVIDERS:
-        addresses = [] if provider in OF_ONES_OWN else [f"{provider.upper()}_{end}" for end in ("API_BASE", "BASE_URL")]
+        start = OTHER_NAMES.get(provider, provider.upper())
+        addresses = [] if provider in OF_ONES_OWN else [f"{start}_{end}" for end in ("API_BASE", "BASE_URL")]
     else:
         addresses = ["OPENAI_BASE_URL" if provider == "openai" else f"{provider.upper()}_API_BASE"]
     if any(map(os.environ.get, addresses)):

@@ -233,12 +233,18 @@ def test_a_budget_counts_the_listed_price_of_a_long_prompt(monkeypatch: pytest.M
         ("anthropic/claude-sonnet-4-20250514", "ANTHROPIC_API_BASE"),
         ("anthropic/claude-sonnet-4-20250514", "ANTHROPIC_BASE_URL"),
         ("deepseek/deepseek-chat", "DEEPSEEK_API_BASE"),
+        ("fireworks_ai/accounts/fireworks/models/deepseek-v3", "FIREWORKS_API_BASE"),
+        ("friendliai/meta-llama-3.1-8b-instruct", "FRIENDLI_API_BASE"),
+        ("lambda_ai/deepseek-v3-0324", "LAMBDA_API_BASE"),
+        ("vertex_ai/gemini-3-flash-preview", "VERTEXAI_API_BASE"),
     ],
 )
 def test_a_listed_price_does_not_count_at_another_address(
     model: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(PRICE_VARIABLE)
+    monkeypatch.delenv(variable, raising=False)
+    assert price_of(model) is not None
     monkeypatch.setenv(variable, "http://elsewhere/v1")
     assert price_of(model) is None
 
