@@ -180,7 +180,9 @@ async def test_an_endpoint_without_thoughts_short_enough_ends_as_cut_off() -> No
 
 
 @pytest.mark.parametrize("reason", ["Unsupported: reasoningEffort", "bad request"])
-async def test_a_refused_effort_that_is_not_named_so_is_not_sent_again(reason: str) -> None:
+async def test_an_effort_that_two_questions_were_refused_is_not_sent_again_even_if_it_is_not_named_so(
+    reason: str,
+) -> None:
     def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
         endpoint.thinks = lambda number: 90_000 if "Hard." in str(body) else 300
         return refused(400, reason) if "reasoning_effort" in body else None
@@ -188,9 +190,25 @@ async def test_a_refused_effort_that_is_not_named_so_is_not_sent_again(reason: s
     endpoint = FakeEndpoint(before=before)
     async with model_at(endpoint) as model:
         hard = await model.complete([Message(role="user", content="Hard.")], schema=SCHEMA)
-        assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"ok": true}'
+        for _ in range(2):
+            assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"ok": true}'
     assert hard.finish_reason == "length"
-    assert sum("reasoning_effort" in body for body in endpoint.asked) == 1
+    assert sum("reasoning_effort" in body for body in endpoint.asked) == 2
+
+
+async def test_a_fault_of_one_moment_leaves_later_questions_their_short_thoughts() -> None:
+    faults = iter(range(1))
+
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        endpoint.thinks = lambda number: 50 if "reasoning_effort" in body else 300 if "Go." in str(body) else 90_000
+        is_fault = "reasoning_effort" in body and next(faults, None) is not None
+        return refused(400, "bad request") if is_fault else None
+
+    endpoint = FakeEndpoint(before=before)
+    async with model_at(endpoint) as model:
+        await model.complete([Message(role="user", content="Hard.")], schema=SCHEMA)
+        await model.complete(ASKED, schema=SCHEMA)
+    assert endpoint.asked[-1]["reasoning_effort"] == "low"
 
 
 async def test_a_prompt_that_is_refused_with_any_effort_leaves_later_questions_their_short_thoughts() -> None:

@@ -227,14 +227,14 @@ async def test_thoughts_that_the_chat_template_opens_have_room_of_their_own() ->
 
 
 @pytest.mark.parametrize(
-    "reason",
+    ("reason", "times"),
     [
-        "Invalid schema for response_format 'answer': 'oneOf' is not permitted.",
-        "Request contains an invalid argument.",
+        ("Invalid schema for response_format 'answer': 'oneOf' is not permitted.", 1),
+        ("Request contains an invalid argument.", 2),
     ],
 )
 async def test_a_schema_that_an_endpoint_refuses_is_told_in_words_and_other_schemas_are_sent_as_before(
-    reason: str,
+    reason: str, times: int
 ) -> None:
     other: JsonObject = {**SCHEMA, "properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "null"}]}}}
 
@@ -244,11 +244,27 @@ async def test_a_schema_that_an_endpoint_refuses_is_told_in_words_and_other_sche
         return said('{"a": 1}')
 
     async with server(handler) as (url, bodies), model_at(url) as model:
-        for schema in (SCHEMA, other, other, SCHEMA):
+        for schema in (SCHEMA, *times * [other], other, SCHEMA):
             assert (await model.complete(ASKED, schema=schema)).text == '{"a": 1}'
     asked = [form_of(body) for body in bodies if "Go." in str(body["messages"])]
-    assert asked == ["json_schema", "json_schema", "prompt", "prompt", "json_schema"]
+    assert asked == ["json_schema", *times * ["json_schema", "prompt"], "prompt", "json_schema"]
     assert json.dumps(other) in bodies[-2]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("at_once", [1, 5])
+async def test_a_fault_of_one_moment_leaves_the_schema_as_it_is(at_once: int) -> None:
+    faults = iter(range(at_once))
+
+    def handler(body: Body) -> Response:
+        is_fault = "Faulty." in str(body["messages"]) and next(faults, None) is not None
+        return refused(400, "Provider returned error") if is_fault else said('{"a": 1}')
+
+    async with server(handler) as (url, bodies), model_at(url) as model:
+        faulty = [Message(role="user", content="Faulty.")]
+        await asyncio.gather(*(model.complete(faulty, schema=SCHEMA) for _ in range(at_once)))
+        assert [form_of(body) for body in bodies].count("prompt") == at_once
+        await model.complete(ASKED, schema=SCHEMA)
+    assert form_of(bodies[-1]) == "json_schema"
 
 
 async def test_a_prompt_that_is_refused_in_every_form_ends_with_its_reason() -> None:

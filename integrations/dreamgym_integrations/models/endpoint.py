@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Literal
@@ -41,6 +41,7 @@ THINKING_TOKENS = 8_192
 """Initial room for a model's thoughts. It is doubled when thoughts fill it, and halved when the endpoint refuses it."""
 BROKEN_OFF = frozenset({"error", "abort", "insufficient_system_resource"})
 """Values of `finish_reason` if a server failed in mid-answer: OpenRouter's, vLLM's and SGLang's, DeepSeek's."""
+EFFORT = "reasoning_effort"
 LEAST_THINKING_TOKENS, MOST_THINKING_TOKENS = 512, 65_536
 UNLIMITED_TOKENS = MOST_THINKING_TOKENS
 """Assumed maximum of tokens in an answer without a limit, most of which may be thoughts."""
@@ -255,9 +256,10 @@ class Endpoint:
         self._most_thinking_tokens = MOST_THINKING_TOKENS
         self._effort: Literal["low"] | None = None
         """Value of `reasoning_effort` that is sent once thoughts have filled the widest room."""
-        self._takes_effort = True
-        self._refused_schemas: set[str] = set()
-        """Schemas that the endpoint refuses, though it accepts others; they are put into the prompt."""
+        self._refused: set[str] = set()
+        """What is not sent again: `reasoning_effort`, and schemas, which are put into the prompt."""
+        self._doubted: set[str] = set()
+        """What a question was answered without after a refusal that did not name it, until it is accepted again."""
         self._outages = 0
         """Number of times that even the simplest question broke an endpoint that had answered before."""
 
@@ -288,18 +290,21 @@ class Endpoint:
         taken = await self.found(name, send) if schema is not None else self.capabilities or self._first
         asked_anew, used, form = 0, TokenUsage(), json.dumps(schema)
         most_thinking, is_about_prompt = MOST_THINKING_TOKENS, False
-        takes_effort, takes_schema = True, form not in self._refused_schemas
+        doubted = frozenset(self._doubted)
+        dropped: dict[str, bool] = {}  # what this question does without, and if a refusal named it
         while True:
-            thinking, effort = min(self._thinking_tokens, most_thinking), self._effort if takes_effort else None
-            known = taken if takes_schema else replace(taken, dialect=Dialect.PROMPT)
+            without = self._refused | dropped.keys()
+            thinking = min(self._thinking_tokens, most_thinking)
+            effort = None if EFFORT in without else self._effort
+            known = replace(taken, dialect=Dialect.PROMPT) if form in without else taken
             request = known.request(messages, schema, max_tokens + thinking, temperature=temperature, seed=seed % 2**31)
             if effort is not None:
-                request["reasoning_effort"] = effort
+                request[EFFORT] = effort
             try:
                 reply = await self._answer(name, send, request)
             except Refused as refusal:
-                if effort is not None and _names(refusal, "reasoning_effort"):
-                    takes_effort = False
+                if effort is not None and _names(refusal, EFFORT):
+                    dropped[EFFORT] = True
                 elif _is_too_long(refusal) and thinking >= 2 * LEAST_THINKING_TOKENS:
                     most_thinking = thinking // 2
                     is_about_prompt |= "context" in str(refusal).lower()
@@ -309,32 +314,40 @@ class Endpoint:
                     is_same = taken == before and self._outages == outages  # an outage was not this question's fault
                     is_schema = schema is not None and known.dialect is not Dialect.PROMPT
                     if is_same and effort is not None:  # the only parameter that no probe has sent
-                        takes_effort = False
+                        dropped[EFFORT] = False
                     elif is_same and is_schema and _may_be_about_schema(refusal):
-                        takes_schema = False
+                        dropped[form] = _names_schema(refusal)
                     elif is_same or asked_anew == ASKED_ANEW:
                         raise _failed(name, refusal) from None
                     else:
                         asked_anew += 1
                 continue
             own = reply.completion
-            if not takes_schema:
-                self._refused_schemas.add(form)
-            self._keep(MOST_THINKING_TOKENS if is_about_prompt else most_thinking, takes_effort=takes_effort)
+            self._keep(MOST_THINKING_TOKENS if is_about_prompt else most_thinking)
             used = TokenUsage.total([used, own])
             if not (own.finish_reason == "length" and self._makes_room(reply, thinking, most_thinking, max_tokens)):
+                self._doubted -= {EFFORT, form} - without
+                self._give_up(dropped, doubted)
                 text = own.text if schema is None else bare(own.text)
                 return own.model_copy(update={"text": text, **used.model_dump()})
 
-    def _keep(self, most_thinking: int, *, takes_effort: bool) -> None:
-        """Keep what refusals of a question say of the endpoint. Call this only once the question has been answered.
+    def _keep(self, most_thinking: int) -> None:
+        """Keep the room for thoughts that refusals left a question. Call this only once it has been answered.
 
         Else the reason may have been the question itself, such as a prompt that is too long with any room for thoughts.
         """
         self._most_thinking_tokens = min(self._most_thinking_tokens, most_thinking)
         self._thinking_tokens = min(self._thinking_tokens, most_thinking)
-        if not takes_effort:
-            self._effort, self._takes_effort = None, False
+
+    def _give_up(self, dropped: Mapping[str, bool], doubted: Collection[str]) -> None:
+        """Keep what a question was answered without. After one refusal that named nothing, it is only doubted.
+
+        Args:
+            dropped: what the question did without, and True if a refusal named it.
+            doubted: what was doubted when the question began.
+        """
+        self._refused |= {name for name, is_named in dropped.items() if is_named or name in doubted}
+        self._doubted |= dropped.keys()
 
     async def found(self, name: str, send: Send, *, instead_of: Capabilities | None = None) -> Capabilities:
         """The parameters that the endpoint accepts. The first call probes it with a question that any model can answer.
@@ -500,7 +513,7 @@ class Endpoint:
         if wider > thinking:
             self._thinking_tokens = wider
             return True
-        if self._effort is None and self._takes_effort:
+        if self._effort is None:
             self._effort = "low"
             return True
         return False
@@ -532,13 +545,15 @@ def _is_too_long(refusal: Refused) -> bool:
     return re.search(r"token|context", said, re.IGNORECASE) is not None
 
 
+def _names_schema(refusal: Refused) -> bool:
+    is_named = re.search(r"schema|grammar", str(refusal), re.IGNORECASE) is not None
+    return is_named or _names(refusal, "response_format")
+
+
 def _may_be_about_schema(refusal: Refused) -> bool:
     """True if a refusal is about a schema, or has another reason than a length: some endpoints name none."""
-    said = str(refusal)
-    if _names(refusal, "response_format") or re.search(r"schema|grammar", said, re.IGNORECASE):
-        return True
-    is_length = re.search(r"token|context|length|too (?:long|large)", said, re.IGNORECASE) is not None
-    return not (is_length or isinstance(refusal, Breaks))
+    is_length = re.search(r"token|context|length|too (?:long|large)", str(refusal), re.IGNORECASE) is not None
+    return _names_schema(refusal) or not (is_length or isinstance(refusal, Breaks))
 
 
 def _failed(name: str, refusal: Refused) -> EnvironmentUnavailable:
