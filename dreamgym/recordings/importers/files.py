@@ -26,7 +26,7 @@ MAX_UNPACKED_BYTES = 2**31
 _BETWEEN = re.compile(r"[\s\x1e]*")
 _BETWEEN_ITEMS = re.compile(r"[\s,\]]*")
 _NEXT_LINE = re.compile(r"\n(?P<indent>[ \t]*+)(?=\S)[ \t,}\]]*")
-"""The begin of a line that is not blank, with the end of a value that may be there."""
+"""The beginning of a line that is not blank, with the end of a value that may be there."""
 
 
 def read_documents(path: Path) -> Iterator[Document | Skipped]:
